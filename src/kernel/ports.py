@@ -1,0 +1,322 @@
+"""What the kernel needs from the world, as protocols: tests bring fakes, adapters the real thing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernel.conversation import Exchange, Step, Transcript, Turn, Usage
+from kernel.source import ConversationId, Inbound, Part, Scene, Source
+from kernel.tools import Tool
+
+# -- time ----------------------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """Two clocks: `monotonic` decides, `now` (wall, seconds since 1970) is only shown and stored."""
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def timeout(self, seconds: float | None) -> asyncio.Timeout:
+        """`async with clock.timeout(5)`: TimeoutError after five seconds of this clock; None never."""
+        ...
+
+
+# -- the model -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to ask: the system text, whole turns (the last one is the current), and the tools that may be called."""
+
+    system: str
+    turns: tuple[Turn, ...]
+    tools: tuple[Tool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of visible text, as it streams in."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A call as the provider worded it; `arguments` is None when `raw` is not a JSON object."""
+
+    name: str
+    raw: str
+    arguments: Mapping[str, Any] | None
+    wire_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The whole answer. `finish` is `stop`, `tool_calls`, `length` or `content_filter`."""
+
+    text: str
+    calls: tuple[RequestedCall, ...] = ()
+    finish: str = "stop"
+    reasoning: str | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class Model(Protocol):
+    """A language model that can call tools."""
+
+    @property
+    def name(self) -> str: ...
+
+    def ask(self, request: Request) -> AsyncIterator[Chunk | Reply]:
+        """Chunks as they come, then exactly one Reply. Raises ModelFault."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# -- the record ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """An inbox item that starts a new conversation; the old record stays."""
+
+    source: Source
+    key: str
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something in a chat's inbox, in order of arrival. `key` names it once and for all."""
+
+    chat: ConversationId
+    key: str
+    event: Inbound | Reset
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message is in the inbox."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOpened:
+    """A turn began; it took the inbox items of these keys with it."""
+
+    turn: Turn
+    takes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOpened:
+    """The model's answer and all its calls, each born `interrupted`."""
+
+    turn: str
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOpened:
+    """The final text, as the intent to send it: its exchange is born `interrupted` (delivery unknown)."""
+
+    turn: str
+    exchange: Exchange
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """The intent: this call's effect may happen from now on. `rule` is the policy rule that let it through."""
+
+    call: str
+    rule: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettled:
+    """The call's one result."""
+
+    exchange: Exchange
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnClosed:
+    """The turn ended, once."""
+
+    turn: Turn
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationReset:
+    """From here on the chat's transcript is empty; `takes` is the inbox key of the request."""
+
+    chat: ConversationId
+    takes: str
+    at: float
+
+
+Entry = (
+    Accepted | TurnOpened | StepOpened | ReplyOpened | CallStarted | CallSettled | TurnClosed | ConversationReset
+)
+"""A fact for the record. Entries are only ever added."""
+
+
+class Ledger(Protocol):
+    """The record: append-only, and the only source of what is sent upstream."""
+
+    def append(self, *entries: Entry) -> Awaitable[None]:
+        """Queue one atomic batch, in the order of the calls; awaiting it waits until it is durable.
+
+        Not awaiting is allowed: a failure then makes every later awaited append fail too. Raises LedgerFault.
+        """
+        ...
+
+    async def transcript(self, chat: ConversationId, limit: int) -> Transcript:
+        """The last `limit` closed turns since the chat's last reset, oldest first."""
+        ...
+
+    async def backlog(self) -> Sequence[Item]:
+        """Items that were accepted and never taken by a turn, oldest first."""
+        ...
+
+    async def seen(self, limit: int) -> Sequence[str]:
+        """The newest inbox keys, oldest first: what a restarted process must not accept again."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# -- dispatch: who runs which chat ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Delivered, as far as the platform says; `receipt` is its message id, or ""."""
+
+    receipt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """Certainly not delivered."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendUnknown:
+    """It may have arrived: never sent again."""
+
+    reason: str
+
+
+Delivery = Sent | NotSent | SendUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One call of the platform's API, at an account. `answer` of the platform is in the result of the sender."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+Sender = Callable[[Action], Awaitable[Delivery]]
+"""Performs an action at the socket of one account; held by the host that holds the socket."""
+
+
+class Claim(Protocol):
+    """The right to run one chat, for as long as its drain runs."""
+
+    @property
+    def chat(self) -> ConversationId: ...
+
+    @property
+    def epoch(self) -> str:
+        """A fencing token."""
+        ...
+
+    @property
+    def cancelled(self) -> str:
+        """Why the drain is being cancelled, or ""."""
+        ...
+
+    def check(self) -> None:
+        """Called right before each effect; local and immediate. Raises ClaimLost."""
+        ...
+
+    async def pending(self) -> Sequence[Item]:
+        """Accepted items that no turn has taken, in order."""
+        ...
+
+    def commit(self, *entries: Entry) -> Awaitable[None]:
+        """`Ledger.append`, with the claim verified inside the batch. Raises ClaimLost, LedgerFault."""
+        ...
+
+
+class Dispatch(Protocol):
+    """Where a message waits, who drains it, and which host speaks for an account."""
+
+    async def accept(self, chat: ConversationId, event: Inbound | Reset) -> bool:
+        """Put an event in the chat's inbox and wake its drain; False when its key was seen before."""
+        ...
+
+    async def serve(self, drain: Callable[[Claim], Awaitable[None]]) -> None:
+        """Run drains, one a chat at a time, until cancelled."""
+        ...
+
+    async def at(self, when: float, chat: ConversationId, event: Inbound) -> None:
+        """Accept the event at a wall time; a second call with its key replaces the first."""
+        ...
+
+    async def drop(self, key: str) -> None:
+        """Forget a timer."""
+        ...
+
+    async def cancel(self, chat: ConversationId, reason: str) -> bool:
+        """Cancel what runs for the chat; False when nothing does."""
+        ...
+
+    def attach(self, account: str, sender: Sender) -> AbstractAsyncContextManager[None]:
+        """This host holds the account's socket. The newest attachment of an account speaks."""
+        ...
+
+    async def call(self, account: str, action: Action) -> Delivery:
+        """Perform an action at the host that holds the account; NotSent when nobody does."""
+        ...
+
+
+# -- channels ------------------------------------------------------------------------------------------------
+
+
+class Channel(Protocol):
+    """A way out. It becomes the tools `output_send__NAME` and `output_send__NAME_help`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def carries(self) -> frozenset[str]:
+        """The part kinds it can send: `text`, `at`, `reply`, `image`, …"""
+        ...
+
+    @property
+    def help(self) -> str:
+        """The format, for the model."""
+        ...
+
+    async def send(self, account: str, scene: Scene, parts: Sequence[Part]) -> Delivery:
+        """Send one message. Never raises for what the platform says: that is a Delivery."""
+        ...
