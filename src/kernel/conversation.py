@@ -1,5 +1,7 @@
 """A conversation as values: calls that are born answered, steps, turns, transcripts."""
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -103,9 +105,10 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The call was called off: `/stop`, a hook's reply, the turn's deadline, shutdown."""
+    """The call was called off, by `/stop`, a hook's reply, the turn's deadline or shutdown; `started` or before."""
 
     by: str
+    started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +153,16 @@ Outcome = (
 """Closed: a new way to end is added here, and the type checker then names each place that forgot it."""
 
 
+def kind_of(outcome: Outcome) -> str:
+    """The outcome's word in records, logs and pictures: `ok`, `bad_arguments`, …"""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(outcome).__name__).lower()
+
+
 def text_of(outcome: Outcome) -> str:  # noqa: C901 - one case an outcome is the point
     """The words that the model sees as the call's result."""
     match outcome:
         case Ok(value):
-            return value
+            return value or "(empty)"  # some servers refuse a result without content
         case Failed(reason):
             return f"failed: {reason}"
         case BadArguments(reason):
@@ -168,14 +176,14 @@ def text_of(outcome: Outcome) -> str:  # noqa: C901 - one case an outcome is the
         case Duplicate(times):
             return f"not run: this exact call was already made {times} times in this turn; use the results you have"
         case Quarantined(what, seconds, why):
-            rest = f"for {seconds:.0f} more seconds" if seconds > 0 else "until an operator enables it"
+            rest = f"for {math.ceil(seconds)} more seconds" if seconds > 0 else "until an operator enables it"
             return f"not run: {what} is quarantined {rest} ({why}); do not retry, go on without it"
         case TimedOut(seconds):
             return f"timed out after {seconds:g} s; whether it had an effect is unknown"
         case Crashed(error, _):
             return f"the tool crashed: {error}"
-        case Cancelled(by):
-            return f"cancelled ({by}); it may have had part of its effect"
+        case Cancelled(by, started):
+            return f"cancelled ({by}); " + ("it may have had part of its effect" if started else "it had no effect")
         case Interrupted():
             return "interrupted: the outcome is unknown; do not assume that it did or did not happen"
         case NotStarted():

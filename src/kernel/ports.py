@@ -1,7 +1,7 @@
 """What the kernel needs from the world, as protocols: tests bring fakes, adapters the real thing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -73,7 +73,7 @@ class Model(Protocol):
     @property
     def name(self) -> str: ...
 
-    def ask(self, request: Request) -> AsyncIterator[Chunk | Reply]:
+    def ask(self, request: Request) -> AsyncGenerator[Chunk | Reply, None]:
         """Chunks as they come, then exactly one Reply. Raises ModelFault."""
         ...
 
@@ -167,8 +167,32 @@ class ConversationReset:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """The item is accepted at `due` (wall seconds); replaces an earlier timer of its key."""
+
+    item: Item
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimerDropped:
+    """The timer has rung or is no longer wanted."""
+
+    key: str
+
+
 Entry = (
-    Accepted | TurnOpened | StepOpened | ReplyOpened | CallStarted | CallSettled | TurnClosed | ConversationReset
+    Accepted
+    | TurnOpened
+    | StepOpened
+    | ReplyOpened
+    | CallStarted
+    | CallSettled
+    | TurnClosed
+    | ConversationReset
+    | TimerSet
+    | TimerDropped
 )
 """A fact for the record. Entries are only ever added."""
 
@@ -179,7 +203,8 @@ class Ledger(Protocol):
     def append(self, *entries: Entry) -> Awaitable[None]:
         """Queue one atomic batch, in the order of the calls; awaiting it waits until it is durable.
 
-        Not awaiting is allowed: a failure then makes every later awaited append fail too. Raises LedgerFault.
+        Not awaiting is allowed: what a lost batch should have held is missing then, so that an awaited batch which
+        builds on it fails too, before its effect. Raises LedgerFault.
         """
         ...
 
@@ -193,6 +218,10 @@ class Ledger(Protocol):
 
     async def seen(self, limit: int) -> Sequence[str]:
         """The newest inbox keys, oldest first: what a restarted process must not accept again."""
+        ...
+
+    async def timers(self) -> Sequence[TimerSet]:
+        """What `Dispatch.at` still owes, soonest first."""
         ...
 
     async def close(self) -> None: ...
@@ -320,3 +349,19 @@ class Channel(Protocol):
     async def send(self, account: str, scene: Scene, parts: Sequence[Part]) -> Delivery:
         """Send one message. Never raises for what the platform says: that is a Delivery."""
         ...
+
+
+class Gateway(Protocol):
+    """What the kernel offers to the plugin that brings a platform in: only a built-in plugin gets it."""
+
+    def is_operator(self, user: str, stamp: str = "") -> bool:
+        """Whether this user is one of SUPERUSERS; `stamp` is the playground's proof for its own operator."""
+        ...
+
+    async def submit(self, inbound: Inbound) -> None:
+        """Hand over a message; returns at once."""
+        ...
+
+    def attach(self, account: str, sender: Sender) -> AbstractAsyncContextManager[None]: ...
+
+    async def call(self, account: str, action: Action) -> Delivery: ...

@@ -121,7 +121,8 @@ class Inbound:
 
     `key` is equal for two deliveries of the same message (account, scene, message id). `arrived` is wall-clock
     seconds, stamped before any look-up. `text` is what the model reads, `parts` the message as it came.
-    `foreign` says that the text carries words of others (a quote, a forwarded record).
+    `foreign` says that the text carries words of others (a quote, a forwarded record); `addressed` is False for a
+    line that only may be a command.
     """
 
     source: Source
@@ -131,6 +132,7 @@ class Inbound:
     message_id: str = ""
     parts: tuple[Part, ...] = ()
     foreign: bool = False
+    addressed: bool = True
 
 
 def conversation_of(source: Source, *, apart: bool = False) -> ConversationId:

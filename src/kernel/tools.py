@@ -1,21 +1,29 @@
 """A tool: schema and validation from a function's annotations and docstring; the context it is called in."""
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic_core import SchemaError
 
 from kernel.errors import PluginFault
 from kernel.source import ConversationId, Source
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every server takes as a function name; one bad name makes it refuse the whole request."""
+
+MAX_COMPLAINTS = 8
+"""Of one call's arguments; a list of a thousand wrong items is one mistake."""
+
+_UNFIT = (PydanticUserError, SchemaError, NameError, AttributeError, SyntaxError, TypeError, ValueError)
+"""What typing and pydantic raise for annotations that are wrong, or that JSON cannot carry."""
 
 
 class Risk(StrEnum):
@@ -79,15 +87,16 @@ class Tool:
             model = self.arguments.model_validate(dict(raw))
         except ValidationError as error:
             raise ValueError(_explain(error)) from None
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return {info.alias or name: getattr(model, name) for name, info in type(model).model_fields.items()}
 
 
 def _explain(error: ValidationError) -> str:
     lines = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_COMPLAINTS]:
         place = ".".join(str(part) for part in item["loc"]) or "arguments"
         lines.append(f"{place}: {item['msg']}")
-    return "; ".join(lines)
+    more = error.error_count() - len(lines)
+    return "; ".join([*lines, f"and {more} more"] if more else lines)
 
 
 def where_of(function: Callable[..., Any]) -> str:
@@ -99,33 +108,34 @@ def where_of(function: Callable[..., Any]) -> str:
 def tool_from(function: Callable[..., Any], *, plugin: str, name: str | None = None, **traits: Any) -> Tool:  # noqa: ANN401
     """Build a tool from a function. Raises PluginFault (file:line) for what a server or a reader would trip on."""
     where = where_of(function)
-    name = name or function.__name__
+    name = name or str(getattr(function, "__name__", ""))
     if not NAME.fullmatch(name):
         raise PluginFault(f"tool name {name!r} must match [A-Za-z0-9_-]{{1,64}}", where)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    inner = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise PluginFault(f"tool {name!r} yields; a call has exactly one result, so return it", where)
     summary, texts = parse_docstring(inspect.getdoc(function) or "")
     if not summary:
         raise PluginFault(f"tool {name!r} has no docstring; the model would not know what it is for", where)
     try:
         arguments, context_name = _arguments_model(function, name, texts)
-        schema = _strip_titles(arguments.model_json_schema())
-    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, NameError, TypeError) as error:
-        raise PluginFault(f"tool {name!r}: {str(error).splitlines()[0]}", where) from error
-    target = traits.get("target")
-    if target is not None and target not in arguments.model_fields:
-        raise PluginFault(f"tool {name!r}: target {target!r} is not one of its arguments", where)
-    return Tool(
-        name=name,
-        plugin=plugin,
-        description=summary,
-        parameters=schema,
-        function=function,
-        arguments=arguments,
-        context_name=context_name,
-        where=where,
-        **traits,
-    )
+        tool = Tool(
+            name=name,
+            plugin=plugin,
+            description=summary,
+            parameters=schema_of(arguments),
+            function=function,
+            arguments=arguments,
+            context_name=context_name,
+            where=where,
+            **traits,
+        )
+    except _UNFIT as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PluginFault(f"tool {name!r}: {reason}", where) from error
+    if tool.target is not None and tool.target not in tool.parameters["properties"]:
+        raise PluginFault(f"tool {name!r}: target {tool.target!r} is not one of its arguments", where)
+    return tool
 
 
 def _arguments_model(
@@ -139,15 +149,38 @@ def _arguments_model(
             raise TypeError(f"parameter {parameter.name!r} must be a plain or keyword parameter")
         if parameter.name not in hints:
             raise TypeError(f"parameter {parameter.name!r} has no annotation")
-        if hints[parameter.name] is Context:
+        hint = hints[parameter.name]
+        if hint is not Context and Context not in get_args(hint):
+            fields[f"arg_{parameter.name}"] = (hint, _field(parameter, texts.get(parameter.name)))
+        elif context_name is None:
             context_name = parameter.name
-            continue
-        default = ... if parameter.default is parameter.empty else parameter.default
-        text = texts.get(parameter.name)
-        field: FieldInfo = Field(default, description=text) if text else Field(default)
-        fields[parameter.name] = (hints[parameter.name], field)
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+        else:
+            raise TypeError(f"parameters {context_name!r} and {parameter.name!r} are both the Context")
+    config = ConfigDict(extra="forbid", allow_inf_nan=False)
     return create_model(f"{name}_arguments", __config__=config, **fields), context_name
+
+
+def _field(parameter: inspect.Parameter, text: str | None) -> FieldInfo:
+    """The parameter's own name is an alias: as a field, `copy` or `_x` would clash with pydantic's names."""
+    if isinstance(parameter.default, FieldInfo):
+        raise TypeError(f"parameter {parameter.name!r}: Field(…) belongs into Annotated[…], not into the default")
+    default = ... if parameter.default is parameter.empty else parameter.default
+    said: dict[str, Any] = {"description": text} if text else {}
+    said |= dict.fromkeys(("alias", "validation_alias", "serialization_alias"), parameter.name)
+    field: FieldInfo = Field(default, **said)
+    return field
+
+
+def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema that the model is shown. Raises ValueError for what JSON cannot carry: infinity."""
+    schema: dict[str, Any] = _strip_titles(arguments.model_json_schema(schema_generator=_Generator))
+    json.dumps(schema, allow_nan=False)
+    return schema
+
+
+class _Generator(GenerateJsonSchema):
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """A default that is no JSON is left out without a word: the function gets it all the same."""
 
 
 def _strip_titles(node: Any) -> Any:  # noqa: ANN401 - JSON
@@ -156,31 +189,41 @@ def _strip_titles(node: Any) -> Any:  # noqa: ANN401 - JSON
         return [_strip_titles(item) for item in node]
     if not isinstance(node, dict):
         return node
-    return {
-        key: {name: _strip_titles(item) for name, item in value.items()}
-        if key in ("properties", "$defs") and isinstance(value, dict)
-        else _strip_titles(value)
-        for key, value in node.items()
-        if not (key == "title" and isinstance(value, str))
-    }
+    return {key: _stripped(key, value) for key, value in node.items() if key != "title"}
+
+
+def _stripped(key: str, value: Any) -> Any:  # noqa: ANN401 - JSON
+    match key:
+        case "properties" | "$defs":  # names of the author's choice
+            return {name: _strip_titles(schema) for name, schema in value.items()}
+        case "default" | "examples" | "const" | "enum" | "mapping":  # values of the author's choice
+            return value
+        case _:
+            return _strip_titles(value)
+
+
+_HEADING = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?)[:：]")
+_ENTRY = re.compile(r"\*{0,2}(\w+)(?:\s*\([^)]*\))?[:：]\s*(.*)")
 
 
 def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into its text and its `Args:`; other sections are not for the model."""
+    """Split a Google-style docstring into its text and its `Args:`; other known sections are not for the model."""
     body: list[str] = []
     arguments: dict[str, str] = {}
-    section, current = "", ""
+    section, current, level = "", "", 0
     for line in doc.splitlines():
-        heading = re.fullmatch(r"(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):", line)
-        if heading:
-            section = heading[1]
-        elif not section:
+        text, depth = line.strip(), len(line) - len(line.lstrip())
+        if text and not depth:  # at the margin a section begins, or the text goes on
+            heading = _HEADING.fullmatch(text)
+            section, current, level = heading[1] if heading else "", "", 0
+        if not section:
             body.append(line)
-        elif section.startswith("Arg"):
-            entry = re.match(r"\s{1,8}\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
+        elif text and depth and section.startswith("Arg"):
+            level = level or depth
+            entry = _ENTRY.fullmatch(text) if depth <= level else None  # deeper lines belong to the entry above
             if entry:
                 current = entry[1]
-                arguments[current] = entry[2].strip()
-            elif line.strip() and current:
-                arguments[current] = f"{arguments[current]} {line.strip()}".strip()
+                arguments[current] = entry[2]
+            elif current:
+                arguments[current] = f"{arguments[current]} {text}".strip()
     return "\n".join(body).strip(), arguments

@@ -1,0 +1,136 @@
+"""The record in SQLite: one thread owns the connection, writes in groups, one fsync a group."""
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kernel.adapters.embedded import lock, tables
+from kernel.adapters.embedded.database import Work, open_database, run_group
+from kernel.conversation import Transcript
+from kernel.errors import LedgerFault
+from kernel.ports import Entry, Item, TimerSet
+from kernel.source import ConversationId
+
+GROUP = 256
+"""Batches that share one transaction at most."""
+
+log = logging.getLogger("qiwo.ledger")
+
+
+class TableLedger:
+    """`kernel.ports.Ledger` over `tables`; where the work is done is up to `_put`."""
+
+    def _put(self, work: Work) -> asyncio.Future[Any]:
+        """Queue the work behind all earlier work."""
+        raise NotImplementedError
+
+    def append(self, *entries: Entry) -> Awaitable[None]:
+        return self._put(partial(tables.write_all, entries=entries))
+
+    async def transcript(self, chat: ConversationId, limit: int) -> Transcript:
+        found: Transcript = await self._put(partial(tables.read_transcript, chat=chat, limit=limit))
+        return found
+
+    async def backlog(self) -> Sequence[Item]:
+        found: Sequence[Item] = await self._put(tables.read_backlog)
+        return found
+
+    async def seen(self, limit: int) -> Sequence[str]:
+        found: Sequence[str] = await self._put(partial(tables.read_seen, limit=limit))
+        return found
+
+    async def timers(self) -> Sequence[TimerSet]:
+        found: Sequence[TimerSet] = await self._put(tables.read_timers)
+        return found
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+def answer(future: asyncio.Future[Any], value: object) -> None:
+    """Give the future its value or its fault. Nobody has to wait for it, so a fault is logged as well."""
+    if isinstance(value, LedgerFault):
+        log.error("%s", value)
+    if future.done():  # whoever asked was cancelled; what was written stays written
+        return
+    if isinstance(value, LedgerFault):
+        future.set_exception(value)
+        future.exception()  # or asyncio would complain of a fault that nobody waited for
+    else:
+        future.set_result(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Work
+    future: asyncio.Future[Any]
+
+
+class SqliteLedger(TableLedger):
+    """`kernel.ports.Ledger` in one file, which no second process may open. Make it inside the running loop."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises LedgerFault, saying what to do, when the file is in use, cannot be opened or is none of ours."""
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._ended = self._loop.create_future()
+        self._closed = False
+        with ExitStack() as stack:
+            stack.callback(os.close, lock.hold(path.with_name(f"{path.name}.lock")))
+            os.close(lock.private(path))  # SQLite gives its other files the same mode
+            self._db = open_database(path)
+            stack.callback(self._db.close)
+            self._release = stack.pop_all().close
+        threading.Thread(target=self._work, name="qiwo-ledger", daemon=True).start()
+
+    async def close(self) -> None:
+        """Write what is queued, then close the file."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)
+        await asyncio.shield(self._ended)
+
+    def _put(self, work: Work) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        if self._closed:
+            answer(future, LedgerFault("the record is closed; the bot is shutting down"))
+        else:
+            self._jobs.put(_Job(work, future))
+        return future
+
+    # -- the writer's thread ---------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        more = True
+        while more:
+            group, more = self._next_group()
+            values = run_group(self._db, [job.work for job in group])
+            self._tell(_deliver, group, values)
+        self._release()
+        self._tell(self._ended.set_result, None)
+
+    def _next_group(self) -> tuple[list[_Job], bool]:
+        """All that waits now becomes durable with one fsync; whether there may be more."""
+        group: list[_Job] = []
+        while job := self._jobs.get():
+            group.append(job)
+            if len(group) >= GROUP or self._jobs.empty():
+                return group, True
+        return group, False
+
+    def _tell(self, say: Callable[..., object], *values: object) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited; the rest is still written
+            self._loop.call_soon_threadsafe(say, *values)
+
+
+def _deliver(group: Sequence[_Job], values: Sequence[object]) -> None:
+    for job, value in zip(group, values, strict=True):
+        answer(job.future, value)

@@ -1,0 +1,319 @@
+"""The kernel: builds the whole graph once and holds all shared state. Nothing lives at module level."""
+
+import asyncio
+import logging
+import random
+import secrets
+import string
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel import commands
+from kernel.adapters.embedded.clock import SystemClock
+from kernel.adapters.embedded.dispatch import EmbeddedDispatch
+from kernel.adapters.embedded.ledger import SqliteLedger
+from kernel.adapters.model.client import OpenAIModel
+from kernel.adapters.model.demo import DemoModel
+from kernel.adapters.model.wire import Mended
+from kernel.agent import Agent
+from kernel.errors import LedgerFault, Misuse
+from kernel.executor import Door, Executor
+from kernel.fence import Fence
+from kernel.health import Change, HealthRegistry, Row
+from kernel.host import PluginHost, Services
+from kernel.limits import Limits
+from kernel.output import Output
+from kernel.ports import Action, Clock, Delivery, Ledger, Model, Sender
+from kernel.rulebook import Rulebook
+from kernel.session import Sessions
+from kernel.settings import UNNAMED, Settings
+from kernel.source import Inbound, conversation_of
+from kernel.stages import HookFault, Stages
+from kernel.toolbox import Toolbox
+
+log = logging.getLogger("qiwo")
+
+ALPHABET = string.ascii_lowercase + string.digits
+
+PLUGINS = Path(__file__).resolve().parent.parent / "plugins"
+"""The plugins that come with Qiwo: the only ones that get a gateway."""
+
+PLAYGROUND_OPERATOR = "10"
+"""The user who is an operator in the playground, and only on a connection that knows the process's stamp."""
+
+TICK = 5.0
+"""Seconds between two looks at the deadlines of resting plugins that nobody calls."""
+
+
+def mint() -> str:
+    """A call or turn id: nine letters and digits, which fit every server's rule for tool call ids."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(9))
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What /status, /readyz and /metrics are made from. `uptime` in seconds; `counts` since the start."""
+
+    uptime: float
+    model: str
+    accounts: tuple[str, ...]
+    running: int
+    counts: Counter[str]
+    mended: Mended | None
+    policy_problem: str
+    health: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Everything that a started kernel is made of."""
+
+    ledger: Ledger
+    rulebook: Rulebook
+    health: HealthRegistry
+    toolbox: Toolbox
+    stages: Stages
+    output: Output
+    agent: Agent
+    sessions: Sessions
+    dispatch: EmbeddedDispatch
+    commands: commands.Commands
+    host: PluginHost
+
+
+class Kernel:
+    """Start, submit, stop. `clock`, `model` and `ledger` are given by tests only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        model: Model | None = None,
+        ledger: Ledger | None = None,
+        plugins: Path = PLUGINS,
+        extra: Sequence[Path] = (),
+        tick: float = TICK,
+    ) -> None:
+        """`extra` folders of plugins stand beside those of the settings."""
+        self.settings = settings
+        self.stamp = secrets.token_hex(16)
+        """Proves to the gateway that an event comes from this process's own playground."""
+        self._clock = clock or SystemClock()
+        self._model = model or self._model_from(settings)
+        self._ledger = ledger
+        self._plugins = plugins
+        self._tick_seconds = tick
+        self._folders = (*settings.plugin_dirs, *extra)
+        self._counts: Counter[str] = Counter()
+        self._mended: Mended | None = None
+        self._started = self._clock.monotonic()
+        self._closing = False
+        self._graph: Graph | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the record, load the plugins, begin to serve. Raises LedgerFault."""
+        graph = self._graph = self._build()
+        self._own(graph.dispatch.serve(graph.sessions.drain), "dispatch")
+        self._own(self._tick(graph.health), "tick")
+        await graph.host.start()
+
+    async def submit(self, inbound: Inbound) -> None:
+        """Take a message in and return at once. Commands bypass the queue; a line to nobody is dropped."""
+        if self._closing or self._graph is None:
+            return
+        chat = conversation_of(inbound.source)
+        command = commands.parse(inbound.text, self.settings.command_start)
+        if command is not None:
+            self._own(self._graph.commands.run(command, inbound, chat), command.name)
+        elif inbound.addressed:
+            await self._graph.dispatch.accept(chat, inbound)
+
+    def close_door(self) -> None:
+        """Take no more messages, and call off what runs: the first word of a shutdown. Callable from a signal."""
+        if not self._closing:
+            self._closing = True
+            for task in self._tasks:
+                task.cancel()
+
+    async def stop(self) -> None:
+        """End everything: turns (their calls recorded as cancelled), plugins, model, record."""
+        self.close_door()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._graph is not None:
+            await self._graph.host.stop()
+            await self._model.close()
+            await self._graph.ledger.close()
+
+    # -- what others may see ---------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """How the bot is, right now."""
+        graph = self.graph
+        return Status(
+            uptime=self._clock.monotonic() - self._started,
+            model=self._model.name,
+            accounts=graph.dispatch.accounts,
+            running=len(graph.sessions.runs()),
+            counts=self._counts + graph.sessions.endings,
+            mended=self._mended,
+            policy_problem=graph.rulebook.problem,
+            health=graph.health.report(),
+        )
+
+    async def missing(self) -> tuple[str, ...]:
+        """What keeps the bot from being ready, in words; empty when it is."""
+        lacks = [] if self._graph and self._graph.dispatch.accounts else ["no account is connected"]
+        try:
+            await self.graph.ledger.append()
+        except (LedgerFault, Misuse) as fault:
+            lacks.append(str(fault))
+        return tuple(lacks)
+
+    @property
+    def graph(self) -> Graph:
+        """Raises Misuse before `start`."""
+        if self._graph is None:
+            raise Misuse("the kernel is not started")
+        return self._graph
+
+    # -- the graph -------------------------------------------------------------------------------------------
+
+    def _build(self) -> Graph:
+        clock, settings = self._clock, self.settings
+        ledger = self._ledger or SqliteLedger(settings.data_dir / "qiwo.db")
+        rulebook = Rulebook(settings.data_dir / "policy.toml")
+        fence, toolbox = Fence(clock), Toolbox()
+        health = HealthRegistry(clock, jitter=random.random, on_change=self._health_changed, reload=self._reload)
+        stages = Stages(fence, settings.hook_timeout, fault=self._hook_failed, resting=self._resting)
+        output = Output(stages, clock, mint)
+        door = Door(toolbox, rulebook.current, health, stages)
+        executor = Executor(door, fence, clock)
+        agent = Agent(self._model, door, executor, output, clock, self._limits(), settings.context_tokens, mint)
+        dispatch = EmbeddedDispatch(ledger, clock)
+        sessions = Sessions(agent, output, ledger, clock)
+        does = commands.Commands(rulebook.current, dispatch, sessions, output, clock, self._status_text)
+        services = Services(toolbox, stages, output, health, fence, clock, _Gateway(self), rulebook)
+        host = PluginHost(services, self._plugins, self._folders)
+        return Graph(ledger, rulebook, health, toolbox, stages, output, agent, sessions, dispatch, does, host)
+
+    def _model_from(self, settings: Settings) -> Model:
+        if settings.demo:
+            return DemoModel()
+        key = settings.model_key.get_secret_value()
+        return OpenAIModel(
+            settings.model_url,
+            key,
+            settings.model or UNNAMED,
+            timeout=settings.model_timeout,
+            clock=self._clock,
+            on_mend=self._pairing_mended,
+        )
+
+    def _limits(self) -> Limits:
+        settings = self.settings
+        return Limits(steps=settings.max_steps, tool_seconds=settings.tool_timeout, turn_seconds=settings.turn_timeout)
+
+    def _own(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"kernel: {name}")
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("%s broke: %s", task.get_name(), error, exc_info=error)
+
+    async def _tick(self, health: HealthRegistry) -> None:
+        while True:
+            await self._clock.sleep(self._tick_seconds)
+            health.tick()
+
+    # -- what the parts report -------------------------------------------------------------------------------
+
+    def _reload(self, plugin: str, token: int) -> None:
+        self.graph.host.reload_soon(plugin, token)
+
+    def _resting(self, plugin: str) -> str:
+        refusal = self.graph.health.look(plugin, "", "")
+        return refusal.why if refusal else ""
+
+    def _health_changed(self, change: Change) -> None:
+        self._counts["health_changes"] += 1
+        what = "/".join(part for part in (change.plugin, change.tool, change.chat) if part)
+        why = getattr(change.after, "why", "")
+        log.warning("health: %s: %s → %s %s", what, change.before.word, change.after.word, why and f"({why})")
+
+    def _hook_failed(self, fault: HookFault) -> None:
+        self._counts["hook_faults"] += 1
+        hook = fault.hook
+        log.error("plugin %s: %s hook %s at %s", hook.plugin, hook.stage, fault.error, fault.where)
+        if not fault.skipped:
+            self.graph.health.crashed(hook.plugin, f"hook:{hook.stage}", fault.error, fault.where, fatal=fault.stuck)
+
+    def _pairing_mended(self, mended: Mended) -> None:
+        """The alarm that must never ring: a request was about to go out with calls and results unpaired."""
+        self._counts["pairing_mended"] += 1
+        self._mended = mended
+        log.critical("a request had to be mended before it was sent: %s (%s)", ", ".join(mended.tools), mended.detail)
+
+    def _status_text(self) -> str:
+        return status_text(self.status())
+
+
+class _Gateway:
+    """`kernel.ports.Gateway` of a kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def is_operator(self, user: str, stamp: str = "") -> bool:
+        ours = stamp != "" and secrets.compare_digest(stamp.encode(), self._kernel.stamp.encode())
+        return user in self._kernel.settings.superusers or (ours and user == PLAYGROUND_OPERATOR)
+
+    async def submit(self, inbound: Inbound) -> None:
+        await self._kernel.submit(inbound)
+
+    def attach(self, account: str, sender: Sender) -> AbstractAsyncContextManager[None]:
+        return self._kernel.graph.dispatch.attach(account, sender)
+
+    async def call(self, account: str, action: Action) -> Delivery:
+        return await self._kernel.graph.dispatch.call(account, action)
+
+
+def status_text(status: Status) -> str:
+    """/status, in a few lines that fit a phone."""
+    minutes, hours = int(status.uptime // 60), int(status.uptime // 3600)
+    uptime = f"{hours} 小时 {minutes % 60} 分" if hours else f"{minutes} 分钟"
+    answered = status.counts["answered"]
+    lines = [
+        f"企窝在线，已运行 {uptime}，模型 {status.model}",
+        f"账号 {len(status.accounts)} 个已连接，正在回答 {status.running} 轮，已答 {answered} 轮",
+    ]
+    lines += [line for row in status.health if (line := _health_line(row))]
+    if status.policy_problem:
+        lines.append("⚠ 策略文件有错，改好之前只有命令可用（哪一行见日志）")
+    if status.mended is not None:
+        times, tools = status.counts["pairing_mended"], "、".join(status.mended.tools)
+        lines.append(f"⚠ 有 {times} 次请求在发出前修补过调用与结果的配对（{tools}），请告诉管理员")
+    return "\n".join(lines)
+
+
+def _health_line(row: Row) -> str:
+    """One line for what rests; nothing for what is well, or for one chat's own trouble with a tool."""
+    name = f"{row.plugin}.{row.tool}" if row.tool else row.plugin
+    match row.state:
+        case "quarantined":
+            return f"熔断：{name}，还有 {row.seconds:.0f} 秒（{row.error.partition(':')[0]}）"
+        case "reloading" | "half_open":
+            return f"恢复中：{name}"
+        case "disabled":
+            return f"已停用：{name}"
+        case _:
+            return ""

@@ -1,0 +1,89 @@
+"""The kernel's own commands: they bypass the queue, and have permissions like everything else."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernel.output import Output
+from kernel.policy import Act, Decision, Policy
+from kernel.ports import Clock, Dispatch, Reset
+from kernel.session import Sessions
+from kernel.source import ConversationId, Inbound, SceneKind, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Its name, what else it may be called, and one line of help."""
+
+    name: str
+    aliases: tuple[str, ...]
+    help: str
+
+
+HELP = Command("/help", ("/帮助",), "看看能做什么")
+STATUS = Command("/status", ("/状态",), "机器人现在怎么样")
+STOP = Command("/stop", ("/停止",), "停下正在进行的回答")
+RESET = Command("/reset", ("/重置", "/new"), "开始新的对话，旧记录保留")
+ALL = (HELP, STATUS, STOP, RESET)
+
+
+def parse(text: str, prefixes: Sequence[str]) -> Command | None:
+    """The command that a line is, or None. A full-width slash is a slash; names are written with `/` here."""
+    words = text.strip().replace("／", "/", 1).split(maxsplit=1)
+    if not words:
+        return None
+    said = {f"/{words[0].lower().removeprefix(prefix)}" for prefix in prefixes if words[0].startswith(prefix)}
+    return next((command for command in ALL if said & {command.name, *command.aliases}), None)
+
+
+class Commands:
+    """Carries commands out; `status` tells what /status says."""
+
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        dispatch: Dispatch,
+        sessions: Sessions,
+        output: Output,
+        clock: Clock,
+        status: Callable[[], str],
+    ) -> None:
+        self._policy = policy
+        self._dispatch = dispatch
+        self._sessions = sessions
+        self._output = output
+        self._clock = clock
+        self._status = status
+
+    async def run(self, command: Command, inbound: Inbound, chat: ConversationId) -> None:
+        """Do it if the policy lets this source, and answer in one message."""
+        source = inbound.source
+        act = Act.command(command.name, own=self._own(command, source, chat))
+        verdict = self._policy().decide(source, act)
+        if verdict.decision is not Decision.ALLOW:
+            await self._output.say(source, f"{command.name}：{verdict.sentence}")
+            return
+        answer = await self._carry_out(command, inbound, chat)
+        if answer:
+            await self._output.say(source, answer)
+
+    def _own(self, command: Command, source: Source, chat: ConversationId) -> bool:
+        """Whether it touches only what is the asker's own: his turn, or a conversation with nobody else in it."""
+        if command is STOP:
+            run = self._sessions.running(chat)
+            return run is None or run.turn.source.user == source.user
+        return source.scene.kind is not SceneKind.GROUP
+
+    async def _carry_out(self, command: Command, inbound: Inbound, chat: ConversationId) -> str:
+        if command is STOP:
+            return "已停下。" if await self._dispatch.cancel(chat, "stop") else "现在没有在进行的回答。"
+        if command is RESET:
+            await self._dispatch.cancel(chat, "reset")
+            await self._dispatch.accept(chat, Reset(inbound.source, inbound.key, self._clock.now()))
+            return ""  # the session says so itself, once it is done
+        return self._status() if command is STATUS else help_text()
+
+
+def help_text() -> str:
+    lines = ["直接说话就行，群里要 @我。可以用的命令："]
+    lines += [f"{command.name}（{command.aliases[0]}）：{command.help}" for command in ALL]
+    return "\n".join(lines)

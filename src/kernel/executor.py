@@ -1,0 +1,318 @@
+"""The one door: a tool runs only through `Executor.run`; every call that goes in comes out settled and recorded."""
+
+import asyncio
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+
+from kernel.conversation import (
+    BadArguments,
+    Cancelled,
+    Crashed,
+    Denied,
+    Exchange,
+    Failed,
+    Ok,
+    Outcome,
+    Quarantined,
+    TimedOut,
+    Turn,
+    Unconfirmed,
+    UnknownTool,
+)
+from kernel.errors import ClaimLost, LedgerFault, ToolError
+from kernel.fence import Fence, Late, Raised, Returned, describe, in_thread
+from kernel.health import HealthRegistry, Permit, Refusal
+from kernel.limits import Tally
+from kernel.policy import Act, Decision, Policy
+from kernel.ports import CallSettled, CallStarted, Claim, Clock
+from kernel.source import Scene, conversation_of
+from kernel.stages import After, Before, Refuse, Stages
+from kernel.toolbox import Toolbox
+from kernel.tools import Context, Risk, Tool, TurnFacts
+
+RESULT_LIMIT = 200_000
+"""Characters of one result; more is a crash of the tool: it would push everything else out of the window."""
+
+
+@dataclass(slots=True)
+class Run:
+    """The one mutable thing of a running turn, owned by its task: the turn so far and what it has used up."""
+
+    turn: Turn
+    claim: Claim
+    tally: Tally
+    begun: set[str] = field(default_factory=set)
+    """Ids of calls whose effect may have begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that may run: past schema, hooks, policy, limits and health."""
+
+    exchange: Exchange
+    tool: Tool
+    arguments: Mapping[str, Any]
+    permit: Permit
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Everything that is asked before a call runs."""
+
+    toolbox: Toolbox
+    policy: Callable[[], Policy]
+    health: HealthRegistry
+    stages: Stages
+
+    def open_tools(self, turn: Turn) -> tuple[Tool, ...]:
+        """What the model is shown: what this turn's source might be allowed to call, and what does not rest."""
+        policy = self.policy()
+        return tuple(
+            tool
+            for tool in self.toolbox
+            if policy.shows(turn.source, tool.name, tool.risk, tainted=turn.tainted)
+            and self.health.look(tool.plugin, tool.name, health_chat(turn)) is None
+        )
+
+
+class Executor:
+    """Admits, announces, runs and settles calls."""
+
+    def __init__(self, door: Door, fence: Fence, clock: Clock) -> None:
+        self._door = door
+        self._fence = fence
+        self._clock = clock
+
+    async def run(self, run: Run, exchanges: Sequence[Exchange]) -> None:
+        """Settle every exchange of a step, whatever happens.
+
+        One after the other in call order; at once when every tool of the step declares `parallel`, but calls of one
+        lane (sends on one channel) keep their order. Being cancelled, or a record that cannot be written, settles
+        what is open and raises on.
+        """
+        try:
+            for batch in self._batches(exchanges):
+                await self._batch(run, batch)
+        except LedgerFault:
+            self.cancel(run, exchanges, "the record could not be written")
+            raise
+        finally:
+            self.cancel(run, exchanges, run.claim.cancelled or "the turn's deadline passed")
+
+    def cancel(self, run: Run, exchanges: Sequence[Exchange], by: str) -> None:
+        """Settle what is still open."""
+        for exchange in exchanges:
+            if not exchange.settled:
+                self._settle(run, exchange, Cancelled(by, started=exchange.call.id in run.begun))
+
+    def _settle(self, run: Run, exchange: Exchange, outcome: Outcome) -> None:
+        """The only place where a call gets its result, and with it its row."""
+        exchange.settle(outcome)
+        run.claim.commit(CallSettled(exchange, self._clock.now()))
+
+    def _batches(self, exchanges: Sequence[Exchange]) -> list[Sequence[Exchange]]:
+        tools = [self._door.toolbox.get(exchange.call.name) for exchange in exchanges]
+        if all(tool is not None and tool.parallel for tool in tools):
+            return [exchanges]
+        return [[exchange] for exchange in exchanges]
+
+    async def _batch(self, run: Run, batch: Sequence[Exchange]) -> None:
+        with ExitStack() as permits:
+            admitted = await self._admit_all(run, batch, permits)
+            await self._announce(run, admitted)
+            lanes = _lanes(admitted)
+            if len(lanes) == 1:
+                await self._lane(run, lanes[0])
+            else:
+                await asyncio.gather(*(self._lane(run, lane) for lane in lanes))
+
+    # -- admission -------------------------------------------------------------------------------------------
+
+    async def _admit_all(self, run: Run, batch: Sequence[Exchange], permits: ExitStack) -> list[Admitted]:
+        admitted = []
+        for exchange in batch:
+            match await self._admit(run, exchange):
+                case Admitted() as one:
+                    permits.enter_context(one.permit)  # leaving unsettled gives it back
+                    admitted.append(one)
+                case outcome:
+                    self._settle(run, exchange, outcome)
+        return admitted
+
+    async def _admit(self, run: Run, exchange: Exchange) -> Admitted | Outcome:
+        call, turn = exchange.call, run.turn
+        tool = self._door.toolbox.get(call.name)
+        if tool is None:
+            return UnknownTool(call.name)
+        if call.arguments is None:
+            return BadArguments("they are not one JSON object")
+        try:
+            arguments = await self._after_hooks(turn, tool, tool.validate(call.arguments))
+        except ValueError as error:
+            return BadArguments(str(error))
+        if isinstance(arguments, Denied):
+            return arguments
+        act = Act(tool.name, tool.risk, here=self._here(turn, tool, arguments), tainted=turn.tainted)
+        verdict = self._door.policy().decide(turn.source, act)
+        if verdict.decision is not Decision.ALLOW:
+            return Denied(verdict.rule, verdict.sentence)
+        limited = run.tally.admit(tool, arguments)
+        if limited is not None:
+            return limited
+        deadline = self._deadline(run, tool)
+        permit = self._door.health.admit(tool.plugin, tool.name, health_chat(turn), turn.source.user, deadline=deadline)
+        if isinstance(permit, Refusal):
+            return Quarantined(permit.what, permit.seconds, permit.why)
+        return Admitted(exchange, tool, arguments, permit, verdict.rule)
+
+    async def _after_hooks(self, turn: Turn, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any] | Denied:
+        """What before_toolcall made of the arguments; changed ones must fit the schema again."""
+        seen = await self._door.stages.before_toolcall(Before(turn.source, tool.name, arguments), tool.plugin)
+        if isinstance(seen, Refuse):
+            return Denied("hook", seen.reason)
+        return arguments if seen.arguments is arguments else tool.validate(seen.arguments)
+
+    @staticmethod
+    def _here(turn: Turn, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+        """Whether the call stays in the chat that asked. A target that cannot be read is elsewhere."""
+        if tool.target is None:
+            return True
+        target = arguments[tool.target]
+        return target is None or target == "" or same_scene(str(target), turn.source.scene)
+
+    def _deadline(self, run: Run, tool: Tool) -> float:
+        return tool.timeout or run.tally.limits.tool_seconds
+
+    # -- the effect ------------------------------------------------------------------------------------------
+
+    async def _announce(self, run: Run, admitted: Sequence[Admitted]) -> None:
+        """Intent before effect: durable before anything but reading begins."""
+        if not admitted:
+            return
+        now = self._clock.now()
+        durable = run.claim.commit(*(CallStarted(one.exchange.call.id, one.rule, now) for one in admitted))
+        if any(one.tool.risk is not Risk.READ for one in admitted):
+            await durable
+
+    async def _lane(self, run: Run, lane: Sequence[Admitted]) -> None:
+        for one in lane:
+            outcome = await self._call(run, one)
+            try:
+                seen = After(run.turn.source, one.tool.name, one.arguments, outcome)
+                outcome = await self._door.stages.after_toolcall(seen, one.tool.plugin)
+            finally:
+                self._settle(run, one.exchange, outcome)
+                if one.tool.taints:
+                    run.turn = run.turn.taint()
+
+    async def _call(self, run: Run, one: Admitted) -> Outcome:
+        try:
+            run.claim.check()
+        except ClaimLost:  # the next commit says so too; here it must not become an effect
+            return Cancelled("another host runs this chat now")
+        run.begun.add(one.exchange.call.id)
+        deadline = self._deadline(run, one.tool)
+        match await self._fence.run(partial(self._invoke, run, one), deadline):
+            case Returned(value):
+                return self._returned(one, value)
+            case Raised(ToolError() as error):
+                one.permit.tool_error()
+                return Failed(str(error))
+            case Raised(error, where):
+                one.permit.crashed(describe(error), where)
+                return Crashed(describe(error), where)
+            case Late(seconds, stuck):
+                one.permit.crashed(f"no answer within {seconds:g} s", one.tool.where, fatal=stuck)
+                return TimedOut(seconds)
+
+    def _invoke(self, run: Run, one: Admitted) -> object:
+        arguments = dict(one.arguments)
+        if one.tool.context_name is not None:
+            arguments[one.tool.context_name] = self._context(run, one)
+        call = partial(one.tool.function, **arguments)
+        return call() if inspect.iscoroutinefunction(one.tool.function) else in_thread(call)
+
+    def _returned(self, one: Admitted, value: object) -> Outcome:
+        try:
+            outcome = outcome_of(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            one.permit.crashed(describe(error), one.tool.where)
+            return Crashed(describe(error), one.tool.where)
+        one.permit.succeeded()
+        return outcome
+
+    # -- what a tool may know --------------------------------------------------------------------------------
+
+    def _context(self, run: Run, one: Admitted) -> Context:
+        turn = run.turn
+        return Context(turn.source, turn.conversation, turn.id, one.exchange.call.id, partial(self.facts, run))
+
+    def facts(self, run: Run) -> TurnFacts:
+        """Limits left, and the tools that this turn may not call now, each with the reason."""
+        turn, policy = run.turn, self._door.policy()
+        denied, quarantined = {}, {}
+        for tool in self._door.toolbox:
+            if not policy.shows(turn.source, tool.name, tool.risk, tainted=turn.tainted):
+                act = Act(tool.name, tool.risk, tainted=turn.tainted)
+                denied[tool.name] = policy.decide(turn.source, act).sentence
+            elif refusal := self._door.health.look(tool.plugin, tool.name, health_chat(turn)):
+                quarantined[tool.name] = refusal.why
+        return TurnFacts(run.tally.left, denied, quarantined)
+
+
+def health_chat(turn: Turn) -> str:
+    """The key under which crashes count for a chat: the scene, however its members' threads are kept apart."""
+    return conversation_of(turn.source)
+
+
+def _lanes(admitted: Sequence[Admitted]) -> list[list[Admitted]]:
+    """Calls that may run side by side; those on one lane keep their order."""
+    lanes: dict[object, list[Admitted]] = {}
+    for one in admitted:
+        lanes.setdefault(one.tool.lane or id(one), []).append(one)
+    return list(lanes.values())
+
+
+def same_scene(target: str, scene: Scene) -> bool:
+    """`group:10001` or the bare id; ids are compared as numbers where they are numbers."""
+    kind, _, ident = target.strip().rpartition(":")
+    return kind in ("", scene.kind) and _canonical(ident) == _canonical(scene.id)
+
+
+def _canonical(ident: str) -> str:
+    ident = ident.strip()
+    return str(int(ident)) if ident.isdecimal() else ident
+
+
+def outcome_of(value: object) -> Outcome:
+    """A tool's return value as its result: text as it is, nothing as `done`, the rest as JSON.
+
+    Raises TypeError or ValueError for what cannot be told to a model, or is too long to.
+    """
+    if isinstance(value, Ok | Failed | Unconfirmed):
+        return value
+    if value is None:
+        return Ok("done")
+    text = (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_jsonable, allow_nan=False)
+    )
+    if len(text) > RESULT_LIMIT:
+        raise ValueError(f"the result has {len(text)} characters, more than {RESULT_LIMIT}")
+    return Ok(text)
+
+
+def _jsonable(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"a result of type {type(value).__name__} cannot be written as JSON")
