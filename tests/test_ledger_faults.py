@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.record import item, record_turn
 
-from kernel.adapters.embedded.database import VERSION, open_database
+from kernel.adapters.embedded.database import VERSION, open_database, run, run_group
 from kernel.adapters.embedded.ledger import SqliteLedger
 from kernel.adapters.embedded.memory import MemoryLedger
 from kernel.errors import LedgerFault
@@ -29,16 +29,23 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and 
 
 
 def fault_of_opening(path: Path) -> str:
-    """Why the record cannot be opened: one line."""
+    """Why the record cannot be opened: one line. Nothing stays open behind the fault."""
+    before = open_files()
 
-    async def scene() -> str:
-        with pytest.raises(LedgerFault) as caught:
-            SqliteLedger(path)
-        return str(caught.value)
+    async def scene() -> None:
+        SqliteLedger(path)
 
-    sentence = asyncio.run(scene())
-    assert "\n" not in sentence
-    return sentence
+    with pytest.raises(LedgerFault) as caught:
+        asyncio.run(scene())
+    assert open_files() == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def open_files() -> list[str]:
+    """The ordinary files that this process holds; nothing where the system does not tell."""
+    handles = Path("/proc/self/fd").glob("*") if sys.platform == "linux" else ()
+    return sorted(str(handle.readlink()) for handle in handles if handle.is_file())
 
 
 def opens(path: Path) -> None:
@@ -199,8 +206,10 @@ def test_a_second_bot_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 
     async def scene() -> str:
         ledger = SqliteLedger(path)
+        before = open_files()
         with pytest.raises(LedgerFault) as caught:
             SqliteLedger(path)
+        assert open_files() == before
         await ledger.append(Accepted(item("the first goes on")))
         await ledger.close()
         return str(caught.value)
@@ -265,6 +274,22 @@ def test_a_full_disk_is_said_and_goes_by(caplog: pytest.LogCaptureFixture) -> No
 
     asyncio.run(scene())
     assert len(caplog.records) == 1
+
+
+def test_a_fault_in_the_middle_undoes_the_whole_group() -> None:
+    """Whatever SQLite leaves open then is rolled back, and the next group begins afresh."""
+
+    def write(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO timers VALUES ('k', 1.0, 'c', 'message', '')")
+
+    def fail(db: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with closing(open_database(":memory:")) as db:
+        faults = run_group(db, [write, fail, write])
+        sentence = "the record: disk I/O error; the disk refuses: check its space and its health"
+        assert [str(fault) for fault in faults] == [sentence] * 3
+        assert run(db, lambda db: db.execute("SELECT count(*) FROM timers").fetchone()) == (0,)
 
 
 @posix

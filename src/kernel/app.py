@@ -22,7 +22,7 @@ from kernel.agent import Agent
 from kernel.errors import LedgerFault, Misuse
 from kernel.executor import Door, Executor
 from kernel.fence import Fence
-from kernel.health import Change, HealthRegistry, Row
+from kernel.health import Change, HealthRegistry
 from kernel.host import PluginHost, Services
 from kernel.limits import Limits
 from kernel.output import Output
@@ -30,8 +30,9 @@ from kernel.ports import Action, Clock, Delivery, Ledger, Model, Sender
 from kernel.rulebook import Rulebook
 from kernel.session import Sessions
 from kernel.settings import UNNAMED, Settings
-from kernel.source import Inbound, conversation_of
+from kernel.source import Inbound, Source, conversation_of
 from kernel.stages import HookFault, Stages
+from kernel.status import Status, status_text
 from kernel.toolbox import Toolbox
 
 log = logging.getLogger("qiwo")
@@ -51,20 +52,6 @@ TICK = 5.0
 def mint() -> str:
     """A call or turn id: nine letters and digits, which fit every server's rule for tool call ids."""
     return "".join(secrets.choice(ALPHABET) for _ in range(9))
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What /status, /readyz and /metrics are made from. `uptime` in seconds; `counts` since the start."""
-
-    uptime: float
-    model: str
-    accounts: tuple[str, ...]
-    running: int
-    counts: Counter[str]
-    mended: Mended | None
-    policy_problem: str
-    health: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +149,7 @@ class Kernel:
             accounts=graph.dispatch.accounts,
             running=len(graph.sessions.runs()),
             counts=self._counts + graph.sessions.endings,
-            mended=self._mended,
+            mended_tools=self._mended.tools if self._mended else (),
             policy_problem=graph.rulebook.problem,
             health=graph.health.report(),
         )
@@ -263,8 +250,8 @@ class Kernel:
         self._mended = mended
         log.critical("a request had to be mended before it was sent: %s (%s)", ", ".join(mended.tools), mended.detail)
 
-    def _status_text(self) -> str:
-        return status_text(self.status())
+    def _status_text(self, source: Source) -> str:
+        return status_text(self.status(), conversation_of(source))
 
 
 class _Gateway:
@@ -285,35 +272,3 @@ class _Gateway:
 
     async def call(self, account: str, action: Action) -> Delivery:
         return await self._kernel.graph.dispatch.call(account, action)
-
-
-def status_text(status: Status) -> str:
-    """/status, in a few lines that fit a phone."""
-    minutes, hours = int(status.uptime // 60), int(status.uptime // 3600)
-    uptime = f"{hours} 小时 {minutes % 60} 分" if hours else f"{minutes} 分钟"
-    answered = status.counts["answered"]
-    lines = [
-        f"企窝在线，已运行 {uptime}，模型 {status.model}",
-        f"账号 {len(status.accounts)} 个已连接，正在回答 {status.running} 轮，已答 {answered} 轮",
-    ]
-    lines += [line for row in status.health if (line := _health_line(row))]
-    if status.policy_problem:
-        lines.append("⚠ 策略文件有错，改好之前只有命令可用（哪一行见日志）")
-    if status.mended is not None:
-        times, tools = status.counts["pairing_mended"], "、".join(status.mended.tools)
-        lines.append(f"⚠ 有 {times} 次请求在发出前修补过调用与结果的配对（{tools}），请告诉管理员")
-    return "\n".join(lines)
-
-
-def _health_line(row: Row) -> str:
-    """One line for what rests; nothing for what is well, or for one chat's own trouble with a tool."""
-    name = f"{row.plugin}.{row.tool}" if row.tool else row.plugin
-    match row.state:
-        case "quarantined":
-            return f"熔断：{name}，还有 {row.seconds:.0f} 秒（{row.error.partition(':')[0]}）"
-        case "reloading" | "half_open":
-            return f"恢复中：{name}"
-        case "disabled":
-            return f"已停用：{name}"
-        case _:
-            return ""

@@ -45,7 +45,7 @@ class Commands:
         sessions: Sessions,
         output: Output,
         clock: Clock,
-        status: Callable[[], str],
+        status: Callable[[Source], str],
     ) -> None:
         self._policy = policy
         self._dispatch = dispatch
@@ -80,7 +80,7 @@ class Commands:
             await self._dispatch.cancel(chat, "reset")
             await self._dispatch.accept(chat, Reset(inbound.source, inbound.key, self._clock.now()))
             return ""  # the session says so itself, once it is done
-        return self._status() if command is STATUS else help_text()
+        return self._status(inbound.source) if command is STATUS else help_text()
 
 
 def help_text() -> str:

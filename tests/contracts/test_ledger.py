@@ -14,7 +14,7 @@ from tests.record import ALICE, CHAT, exchange, item, message, record_turn, repl
 
 from kernel.adapters.embedded import tables
 from kernel.adapters.embedded.database import run
-from kernel.adapters.embedded.ledger import GROUP, SqliteLedger, TableLedger
+from kernel.adapters.embedded.ledger import SqliteLedger, TableLedger
 from kernel.adapters.embedded.memory import MemoryLedger
 from kernel.conversation import (
     Cancelled,
@@ -126,10 +126,10 @@ def test_a_batch_is_written_whole_or_not_at_all(play: Play) -> None:
 
 
 def test_appends_stand_in_the_order_of_the_calls(play: Play) -> None:
-    """Also when nobody waits for them, and when they are more than fit into one group."""
+    """Also when nobody waits for them, however many they are."""
 
     async def scene(shelf: Shelf) -> None:
-        wanted = [f"k{number}" for number in range(GROUP + 20)]
+        wanted = [f"k{number}" for number in range(300)]
         for key in wanted:
             shelf.ledger.append(Accepted(item(key)))
         assert await keys(shelf.ledger) == wanted

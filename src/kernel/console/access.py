@@ -69,7 +69,7 @@ class Access:
             return _page(403, "请求来自别的网站", "<p>已拒绝。Sent from another site: refused.</p>")
         if request.method == "GET" and _same(request.query_params.get("token", ""), self._token):
             return self._welcome(request.url.path)
-        if False:
+        if not _same(request.cookies.get(self._cookie, ""), self._secret):
             return _page(401, "需要启动时打印的链接", _NO_LINK.format(port=self._port))
         return None
 

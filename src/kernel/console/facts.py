@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-from kernel.app import Status
 from kernel.breaker import Word
 from kernel.console.people import PEOPLE
 from kernel.health import Row
+from kernel.status import Status
 
 STATES = {
     Word.HEALTHY: "崩溃过",

@@ -4,7 +4,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from kernel.app import Kernel, Status
+from kernel.app import Kernel
+from kernel.status import Status
 
 
 def mount(app: Starlette, kernel: Kernel) -> None:

@@ -35,7 +35,7 @@ _OF_THE_BATCH = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingE
 def open_database(path: Path | str, *, patience: float = PATIENCE) -> sqlite3.Connection:
     """Open or create, and close what an earlier process left open. Raises LedgerFault with what to do."""
     try:
-        db = sqlite3.connect(path, patience, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         try:
             _prepare(db, path)
         except BaseException:

@@ -123,7 +123,6 @@ class EmbeddedDispatch:
         self._drain = None
         for timer in self._timers.values():
             timer.cancel()
-        self._timers.clear()
         running = [box.task for box in self._boxes.values() if box.task is not None]
         for box in self._boxes.values():
             self._cancel(box, "shutdown")
@@ -156,7 +155,7 @@ class EmbeddedDispatch:
             task.cancel()
 
     async def _ring(self, timer: TimerSet) -> None:
-        await self._clock.sleep(max(0.0, timer.due - self._clock.now()))
+        await self._clock.sleep(timer.due - self._clock.now())
         item = timer.item
         first_time = await self._first_time(item.key)
         del self._timers[item.key]  # from here on it can be neither dropped nor replaced
@@ -208,7 +207,7 @@ class EmbeddedDispatch:
         box = self._boxes.get(item.chat)
         if box is None:
             box = self._boxes[item.chat] = Box(item.chat, "", self._ledger)
-        box.items.setdefault(item.key, item)
+        box.items[item.key] = item
         self._wake(box)
 
     def _wake(self, box: Box) -> None:
@@ -222,12 +221,13 @@ class EmbeddedDispatch:
     def _left(self, box: Box, head: str, task: asyncio.Task[None]) -> None:
         """A drain ended: go on with what has come meanwhile; an idle box is forgotten.
 
-        An item that a broken drain could not even take would break it for ever: it stays in the record, not here.
+        An item that a drain could not even take, be it broken or cancelled, would come up for ever: it stays in the
+        record, not here.
         """
         box.task = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("chat %s: %s", box.chat, error, exc_info=None if isinstance(error, KernelError) else error)
-        if not box.cancelled and next(iter(box.items), None) == head:
+        if next(iter(box.items), None) == head:
             del box.items[head]
         if box.items:
             self._wake(box)

@@ -19,9 +19,6 @@ from kernel.errors import LedgerFault
 from kernel.ports import Entry, Item, TimerSet
 from kernel.source import ConversationId
 
-GROUP = 256
-"""Batches that share one transaction at most."""
-
 log = logging.getLogger("qiwo.ledger")
 
 
@@ -93,9 +90,8 @@ class SqliteLedger(TableLedger):
 
     async def close(self) -> None:
         """Write what is queued, then close the file."""
-        if not self._closed:
-            self._closed = True
-            self._jobs.put(None)
+        self._closed = True
+        self._jobs.put(None)
         await asyncio.shield(self._ended)
 
     def _put(self, work: Work) -> asyncio.Future[Any]:
@@ -111,20 +107,13 @@ class SqliteLedger(TableLedger):
     def _work(self) -> None:
         more = True
         while more:
-            group, more = self._next_group()
+            waiting = [self._jobs.get(), *(self._jobs.get() for _ in range(self._jobs.qsize()))]
+            more = None not in waiting  # which is put last
+            group = [job for job in waiting if job]
             values = run_group(self._db, [job.work for job in group])
             self._tell(_deliver, group, values)
         self._release()
         self._tell(self._ended.set_result, None)
-
-    def _next_group(self) -> tuple[list[_Job], bool]:
-        """All that waits now becomes durable with one fsync; whether there may be more."""
-        group: list[_Job] = []
-        while job := self._jobs.get():
-            group.append(job)
-            if len(group) >= GROUP or self._jobs.empty():
-                return group, True
-        return group, False
 
     def _tell(self, say: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it whoever waited; the rest is still written
