@@ -7,10 +7,11 @@ from tests.parts import Parts, message, started, texts
 
 from kernel.adapters.embedded.dispatch import Box
 from kernel.adapters.embedded.memory import MemoryLedger
+from kernel.conversation import Transcript
 from kernel.errors import LedgerFault
 from kernel.plugin import Plugin
 from kernel.ports import CallStarted, Entry, Item, Reply, ReplyOpened
-from kernel.source import Role, conversation_of
+from kernel.source import ConversationId, Role, conversation_of
 from kernel.testkit import RecordingChannel, ScriptedModel, calling, settle
 
 
@@ -211,6 +212,32 @@ def test_a_turn_of_several_people_has_the_least_of_their_rights() -> None:
         run, _ = await agent.open(claim, [Item(chat, inbound.key, inbound) for inbound in inbounds], ())
         assert run.turn.source.role is Role.MEMBER
         assert run.turn.tainted
+        await parts.kernel.stop()
+
+    asyncio.run(play())
+
+
+def test_a_record_that_cannot_be_read_is_told_to_the_chat() -> None:
+    """The transcript fails to load, or a reset cannot be written: one human sentence, and the chat lives on."""
+
+    class Unreadable(MemoryLedger):
+        broken = True
+
+        async def transcript(self, chat: ConversationId, limit: int) -> Transcript:
+            if self.broken:
+                raise LedgerFault("damaged")
+            return await super().transcript(chat, limit)
+
+    async def play() -> None:
+        ledger = Unreadable()
+        parts = await started(ScriptedModel(Reply("here")), ledger=ledger)
+        await parts.kernel.submit(message("go"))
+        await settle()
+        assert "记录写不进去" in texts(parts.channel)[0]
+        ledger.broken = False
+        await parts.kernel.submit(message("again"))
+        await settle()
+        assert texts(parts.channel)[1:] == ["here"]
         await parts.kernel.stop()
 
     asyncio.run(play())

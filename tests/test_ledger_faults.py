@@ -197,6 +197,28 @@ def test_a_commit_survives_a_power_cut(tmp_path: Path) -> None:
         assert db.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
 
+def test_batches_that_wait_together_share_a_commit(tmp_path: Path) -> None:
+    """A commit costs an fsync: a hundred batches in one breath must not cost a hundred of them."""
+
+    async def scene() -> int:
+        ledger = SqliteLedger(tmp_path / "qiwo.db")
+        await ledger.append(Accepted(item("first")))
+        before = commits_in(tmp_path / "qiwo.db-wal")
+        await asyncio.gather(*(ledger.append(Accepted(item(f"k{number}"))) for number in range(100)))
+        after = commits_in(tmp_path / "qiwo.db-wal")
+        await ledger.close()
+        return after - before
+
+    assert 1 <= asyncio.run(scene()) <= 20
+
+
+def commits_in(log: Path) -> int:
+    """Frames of the write-ahead log that end a transaction: those whose header tells the size of the database."""
+    data = log.read_bytes()
+    frame = 24 + int.from_bytes(data[8:12], "big")
+    return sum(data[start + 4 : start + 8] != bytes(4) for start in range(32, len(data), frame))
+
+
 # -- other processes -----------------------------------------------------------------------------------------
 
 

@@ -115,15 +115,26 @@ def test_before_output_may_change_or_silence_the_final_text(play: Stage) -> None
 
 
 def test_after_output_sees_every_ending(play: Stage) -> None:
-    """An answer, a silence, and a failure of the model."""
+    """An answer, a failure of the model, and a turn that was stopped."""
     user = play.newcomer()
     play.model.say("first")
     say(play, user, "one")
     play.model.fail(401, {"error": {"message": "bad key", "type": "invalid_request_error"}})
     failed = say(play, user, "two")
+    play.model.call(("slow", {"seconds": 20}))
+
+    async def stop() -> None:
+        await play.qq.private_says(user, "be slow")
+        await play.model.requests.take(1, lambda request: "be slow" in request["messages"][-1]["content"])
+        await play.qq.private_says(user, "/stop")
+        await play.qq.wait_sent(1, to=f"private:{user}")
+        await play.ended(user, 3)
+
+    play.run(stop())
     play.model.call(("endings", {}))
     play.model.say("ok")
     say(play, user, "three")
     [result] = results_in(play.model.requests[-1])
     assert "answered: first" in result
     assert f"failed: {failed}" in result
+    assert "stopped: " in result

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from kernel import words
 from kernel.agent import Agent
 from kernel.conversation import Ending, Turn
-from kernel.errors import ClaimLost
+from kernel.errors import ClaimLost, LedgerFault
 from kernel.executor import Run
 from kernel.output import Output
 from kernel.ports import Claim, Clock, ConversationReset, Item, Ledger, Reset
 from kernel.source import ConversationId
+from kernel.stages import Respond
 from kernel.window import MAX_TURNS
 
 CACHED_CHATS = 1000
@@ -52,10 +53,14 @@ class Sessions:
         return tuple(self._running.values())
 
     async def drain(self, claim: Claim) -> None:
-        """Take the chat's items, in order, until none is left."""
+        """Take the chat's items, in order, until none is left. A reset goes before what waits."""
         while items := await claim.pending():
-            resets = [item for item in items if isinstance(item.event, Reset)]
-            await (self._reset(claim, resets[0]) if resets else self._turn(claim, items[0]))
+            item = next((item for item in items if isinstance(item.event, Reset)), items[0])
+            try:
+                await (self._reset(claim, item) if isinstance(item.event, Reset) else self._turn(claim, item))
+            except LedgerFault:
+                await self._output.say(item.event.source, words.unwritable())
+                raise
 
     async def _reset(self, claim: Claim, item: Item) -> None:
         await claim.commit(ConversationReset(claim.chat, item.key, self._clock.now()))
@@ -63,8 +68,8 @@ class Sessions:
         await self._output.say(item.event.source, "好，我们从头开始。之前的记录还在，只是不再参考。")
 
     async def _turn(self, claim: Claim, item: Item) -> None:
-        past = await self._recall(claim.chat)
         try:
+            past = await self._recall(claim.chat)
             run, respond = await self._agent.open(claim, [item], past.turns)
         except asyncio.CancelledError:
             if claim.cancelled != "shutdown":  # then it stays in the inbox, for the next process
@@ -72,19 +77,25 @@ class Sessions:
             raise
         self._running[claim.chat] = run
         try:
+            await self._finish(run, past, respond)
+        finally:
+            del self._running[claim.chat]
+            self.endings[str(run.turn.ending)] += 1
+            self._keep(claim.chat, past.add(run.turn))
+
+    async def _finish(self, run: Run, past: Past, respond: Respond | None) -> None:
+        """Run the turn to its one ending, and let the after_output hooks see which it was."""
+        try:
             await self._agent.run(run, past.turns, respond)
         except asyncio.CancelledError:
-            self._agent.close(run, *_ending_of(claim.cancelled))
+            self._agent.close(run, *_ending_of(run.claim.cancelled))
+            await self._agent.after(run)
             raise
         except ClaimLost:
             raise
         except Exception:  # a bug of ours: this chat must live on
             log.exception("turn %s failed", run.turn.id)
             await self._failed(run)
-        finally:
-            del self._running[claim.chat]
-            self.endings[str(run.turn.ending)] += 1
-            self._keep(claim.chat, past.add(run.turn))
         await self._agent.after(run)
 
     async def _failed(self, run: Run) -> None:

@@ -41,8 +41,8 @@ def bug(code: str) -> str:
     return f"程序出错了，已经记下来。（{code}）"
 
 
-def unwritable(code: str) -> str:
-    return f"记录写不进去，为了不做错事，这一轮先停下。请管理员看看磁盘。（{code}）"
+def unwritable(code: str = "") -> str:
+    return "记录写不进去，为了不做错事，这一轮先停下。请管理员看看磁盘。" + (code and f"（{code}）")
 
 
 def limit_reached(steps: int) -> str:
