@@ -398,7 +398,7 @@ def test_killed_at_any_moment_the_record_tells_the_truth(tmp_path: Path) -> None
 
 @posix
 def test_a_loop_that_ends_without_closing_loses_nothing_that_was_queued(tmp_path: Path) -> None:
-    """Nobody is left to be told, but the thread goes on writing, without a word."""
+    """Nobody is left to be told, but the thread goes on writing what it was handed, without a word."""
     path = tmp_path / "qiwo.db"
     opens(path)
     code = """
@@ -410,6 +410,7 @@ async def scene():
     ledger = SqliteLedger(Path(path))
     shell.execute("BEGIN IMMEDIATE")  # the thread has to wait until the loop is gone
     ledger.append(Accepted(item("a")))
+    ledger._send()
     return ledger
 ledger = asyncio.run(scene())
 shell.execute("ROLLBACK")

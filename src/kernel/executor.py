@@ -42,6 +42,10 @@ RESULT_LIMIT = 200_000
 """Characters of one result; more is a crash of the tool: it would push everything else out of the window."""
 
 
+REMEMBERED = 2000
+"""Kinds of turn (role, chat, user, taint) whose tools are remembered."""
+
+
 @dataclass(slots=True)
 class Run:
     """The one mutable thing of a running turn, owned by its task: the turn so far and what it has used up."""
@@ -64,24 +68,34 @@ class Admitted:
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
 class Door:
-    """Everything that is asked before a call runs."""
+    """Everything that is asked before a call runs; remembers which tools a kind of turn is shown."""
 
-    toolbox: Toolbox
-    policy: Callable[[], Policy]
-    health: HealthRegistry
-    stages: Stages
+    def __init__(self, toolbox: Toolbox, policy: Callable[[], Policy], health: HealthRegistry, stages: Stages) -> None:
+        self.toolbox = toolbox
+        self.policy = policy
+        self.health = health
+        self.stages = stages
+        self._known: tuple[Policy, tuple[Tool, ...]] | None = None
+        self._shown: dict[object, tuple[Tool, ...]] = {}
 
     def open_tools(self, turn: Turn) -> tuple[Tool, ...]:
         """What the model is shown: what this turn's source might be allowed to call, and what does not rest."""
-        policy = self.policy()
-        return tuple(
-            tool
-            for tool in self.toolbox
-            if policy.shows(turn.source, tool.name, tool.risk, tainted=turn.tainted)
-            and self.health.look(tool.plugin, tool.name, health_chat(turn)) is None
-        )
+        chat = health_chat(turn)
+        return tuple(tool for tool in self._allowed(turn) if self.health.look(tool.plugin, tool.name, chat) is None)
+
+    def _allowed(self, turn: Turn) -> tuple[Tool, ...]:
+        """The policy is pure: the same kind of turn gets the same answer while policy and tools are the same."""
+        policy, tools, source = self.policy(), tuple(self.toolbox), turn.source
+        if self._known != (policy, tools) or len(self._shown) > REMEMBERED:
+            self._known, self._shown = (policy, tools), {}
+        key = (source.role, source.scene, source.user, turn.tainted)
+        found = self._shown.get(key)
+        if found is None:
+            found = self._shown[key] = tuple(
+                tool for tool in tools if policy.shows(source, tool.name, tool.risk, tainted=turn.tainted)
+            )
+        return found
 
 
 class Executor:

@@ -166,8 +166,7 @@ def _field(parameter: inspect.Parameter, text: str | None) -> FieldInfo:
         raise TypeError(f"parameter {parameter.name!r}: Field(…) belongs into Annotated[…], not into the default")
     default = ... if parameter.default is parameter.empty else parameter.default
     said: dict[str, Any] = {"description": text} if text else {}
-    said |= dict.fromkeys(("alias", "validation_alias", "serialization_alias"), parameter.name)
-    field: FieldInfo = Field(default, **said)
+    field: FieldInfo = Field(default, alias=parameter.name, **said)
     return field
 
 

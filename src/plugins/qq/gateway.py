@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from nonebot import get_driver, on_message, on_metaevent
+from nonebot import get_driver, on
 from nonebot.adapters import Bot as AnyBot
 from nonebot.adapters.onebot.v11 import (
     Bot,
+    Event,
     GroupMessageEvent,
     HeartbeatMetaEvent,
     Message,
@@ -30,13 +31,16 @@ def listen(handle: Handle, accounts: Accounts) -> Iterator[None]:
     """Take in messages, heartbeats and connections while the plugin stands."""
     gateway, clock = handle.gateway, handle.clock
 
-    async def message(bot: Bot, event: MessageEvent) -> None:
-        inbound = inbound_of(event, gateway, accounts, clock.now())
-        if inbound is not None:
-            await gateway.submit(inbound)
-
-    async def heartbeat(bot: Bot, event: HeartbeatMetaEvent) -> None:
-        accounts.beat(bot.self_id, event.status.online)
+    async def take(bot: Bot, event: Event) -> None:
+        match event:
+            case MessageEvent():
+                inbound = inbound_of(event, gateway, accounts, clock.now())
+                if inbound is not None:
+                    await gateway.submit(inbound)
+            case HeartbeatMetaEvent():
+                accounts.beat(bot.self_id, event.status.online)
+            case _:
+                pass
 
     async def connected(bot: AnyBot) -> None:
         await accounts.connected(bot.self_id)
@@ -45,8 +49,8 @@ def listen(handle: Handle, accounts: Accounts) -> Iterator[None]:
         await accounts.disconnected(bot.self_id)
 
     with ExitStack() as undo:
-        undo.callback(on_message(priority=10, block=False, handlers=[message]).destroy)
-        undo.callback(on_metaevent(priority=10, block=False, handlers=[heartbeat]).destroy)
+        # One matcher for all events: each further one costs every event a task of its own.
+        undo.callback(on(priority=10, block=False, handlers=[take]).destroy)
         driver = get_driver()
         driver.on_bot_connect(connected)
         driver.on_bot_disconnect(disconnected)

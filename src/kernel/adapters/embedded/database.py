@@ -76,7 +76,7 @@ def run_group(db: sqlite3.Connection, works: Sequence[Work]) -> list[Any]:
     """
     try:
         db.execute("BEGIN IMMEDIATE")
-        answers = [_run_one(db, work) for work in works]
+        answers = _run_all(db, works)
         db.execute("COMMIT")
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
@@ -85,17 +85,34 @@ def run_group(db: sqlite3.Connection, works: Sequence[Work]) -> list[Any]:
     return answers
 
 
+def _run_all(db: sqlite3.Connection, works: Sequence[Work]) -> list[Any]:
+    """Nearly always everything fits: only when something did not is the group done again, each work on its own."""
+    try:
+        return [work(db) for work in works]
+    except Exception as error:
+        if _of_the_disk(error):
+            raise
+    db.execute("ROLLBACK")
+    db.execute("BEGIN IMMEDIATE")
+    return [_run_one(db, work) for work in works]
+
+
 def _run_one(db: sqlite3.Connection, work: Work) -> Any:  # noqa: ANN401 - the work's value
     db.execute("SAVEPOINT one")
     try:
         answer = work(db)
     except Exception as error:  # a batch of nonsense must not take the others with it, nor the thread
-        if isinstance(error, sqlite3.Error) and not isinstance(error, _OF_THE_BATCH):
+        if _of_the_disk(error):
             raise
         db.execute("ROLLBACK TO one")
         answer = error if isinstance(error, LedgerFault) else LedgerFault(f"it does not fit the record: {error}")
     db.execute("RELEASE one")
     return answer
+
+
+def _of_the_disk(error: Exception) -> bool:
+    """Whether it is SQLite's trouble with its file, and not the batch's own."""
+    return isinstance(error, sqlite3.Error) and not isinstance(error, _OF_THE_BATCH)
 
 
 def explain(error: sqlite3.Error, path: str = "the record") -> LedgerFault:

@@ -5,7 +5,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,9 @@ from kernel.conversation import Transcript
 from kernel.errors import LedgerFault
 from kernel.ports import Entry, Item, TimerSet
 from kernel.source import ConversationId
+
+LINGER = 0.01
+"""Seconds that an entry may wait in memory for company when nobody awaits it."""
 
 log = logging.getLogger("qiwo.ledger")
 
@@ -65,6 +68,20 @@ def answer(future: asyncio.Future[Any], value: object) -> None:
         future.set_result(value)
 
 
+class _Durable(asyncio.Future[Any]):
+    """Done when its work is on disk. Whoever awaits it sends the work off; nobody has to."""
+
+    def __init__(self, send: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._send = send
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        self._send()
+        return super().__await__()
+
+    __iter__ = __await__
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     work: Work
@@ -72,12 +89,16 @@ class _Job:
 
 
 class SqliteLedger(TableLedger):
-    """`kernel.ports.Ledger` in one file, which no second process may open. Make it inside the running loop."""
+    """`kernel.ports.Ledger` in one file, which no second process may open. Make it inside the running loop.
+
+    What nobody awaits lingers for a moment, so that a turn wakes the writer's thread twice and not for each entry.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises LedgerFault, saying what to do, when the file is in use, cannot be opened or is none of ours."""
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._lingering: list[_Job] = []
         self._ended = self._loop.create_future()
         self._closed = False
         with ExitStack() as stack:
@@ -91,16 +112,25 @@ class SqliteLedger(TableLedger):
     async def close(self) -> None:
         """Write what is queued, then close the file."""
         self._closed = True
+        self._send()
         self._jobs.put(None)
         await asyncio.shield(self._ended)
 
     def _put(self, work: Work) -> asyncio.Future[Any]:
-        future = self._loop.create_future()
+        future = _Durable(self._send, self._loop)
         if self._closed:
             answer(future, LedgerFault("the record is closed; the bot is shutting down"))
-        else:
-            self._jobs.put(_Job(work, future))
+            return future
+        if not self._lingering:
+            self._loop.call_later(LINGER, self._send)
+        self._lingering.append(_Job(work, future))
         return future
+
+    def _send(self) -> None:
+        """Hand all that lingers to the writer, in order."""
+        if self._lingering:
+            self._jobs.put(self._lingering)
+            self._lingering = []
 
     # -- the writer's thread ---------------------------------------------------------------------------------
 
@@ -109,7 +139,7 @@ class SqliteLedger(TableLedger):
         while more:
             waiting = [self._jobs.get(), *(self._jobs.get() for _ in range(self._jobs.qsize()))]
             more = None not in waiting  # which is put last
-            group = [job for job in waiting if job]
+            group = [job for jobs in waiting if jobs for job in jobs]
             values = run_group(self._db, [job.work for job in group])
             self._tell(_deliver, group, values)
         self._release()
