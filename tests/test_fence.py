@@ -37,9 +37,14 @@ def play(story: Callable[[FakeClock, Fence], Coroutine[Any, Any, None]]) -> None
 
     async def told() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(str(context)))
-        await story(clock, fence)
-        gc.collect()
-        await settle()
+        try:
+            await story(clock, fence)
+            gc.collect()
+            await settle()
+        finally:  # what waits for the clock ends with the story, also when that has failed
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await clock.advance(60)
 
     asyncio.run(told())
     gc.collect()
