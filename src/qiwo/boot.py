@@ -79,7 +79,8 @@ def attach(driver: Driver, kernel: Kernel) -> None:
         try:
             await kernel.start()
         except LedgerFault as fault:
-            sys.exit(f"Qiwo: {fault}")
+            print(f"Qiwo: {fault}", file=sys.stderr, flush=True)
+            os._exit(2)  # raising here, inside the server's start, would bury the sentence under a traceback
         chain_signals(kernel.close_door)
         settle_memory()
         if play is not None:
