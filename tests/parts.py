@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kernel.adapters.embedded.memory import MemoryLedger
 from kernel.app import Kernel
+from kernel.chats import Chats
 from kernel.plugin import Plugin
 from kernel.ports import Channel, Model
 from kernel.settings import Settings
@@ -31,13 +32,20 @@ async def started(
     *plugins: Plugin,
     channel: RecordingChannel | None = None,
     ledger: MemoryLedger | None = None,
+    chats: Chats | None = None,
     **settings: object,
 ) -> Parts:
-    """Start a kernel with these plugins' tools and hooks; the channel's name is `test`."""
+    """Start a kernel with these plugins' tools and hooks; the channel's name is `test`; nothing is merged."""
     clock, ledger, channel = FakeClock(), ledger or MemoryLedger(), channel or RecordingChannel()
-    values = {"data_dir": NOWHERE, **settings}
+    values = {"data_dir": NOWHERE, "merge_window": 0, **settings}
     kernel = Kernel(
-        Settings.model_validate(values), clock=clock, model=model, ledger=ledger, plugins=NOWHERE, tick=3600.0
+        Settings.model_validate(values),
+        clock=clock,
+        model=model,
+        ledger=ledger,
+        plugins=NOWHERE,
+        chats=chats,
+        tick=3600.0,
     )
     await kernel.start()
     add_channel(kernel, channel)

@@ -80,3 +80,8 @@ def told(one: Turn) -> Told:
 
 def _pair(done: Exchange) -> object:
     return done.call, done.outcome, done.text
+
+
+def open_calls(one: Turn) -> list[str]:
+    """The ids of the calls that have no result yet."""
+    return [done.call.id for done in (*one.exchanges, *([one.reply] if one.reply else [])) if not done.settled]

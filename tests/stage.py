@@ -86,6 +86,7 @@ def stage(
                 "QIWO_MODEL_URL": model.url,
                 "QIWO_MODEL": "fake",
                 "QIWO_MODEL_KEY": "sk-secret",
+                "QIWO_MERGE_WINDOW": "0",
                 **(env or {}),
             }
             if plugins is not None:

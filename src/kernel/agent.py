@@ -1,14 +1,16 @@
 """The loop: turn → step → ask → act."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from kernel import words
-from kernel.conversation import Ending, Exchange, Step, ToolCall, Turn
+from kernel.conversation import Ending, Exchange, Interrupted, Ok, Step, ToolCall, Turn, Unconfirmed
 from kernel.errors import LedgerFault, ModelFault
 from kernel.executor import Door, Executor, Run
 from kernel.limits import Limits, Tally
+from kernel.mailbox import PER_USER, steering
 from kernel.output import Output
 from kernel.ports import (
     Claim,
@@ -18,9 +20,12 @@ from kernel.ports import (
     Reply,
     Request,
     RequestedCall,
+    Steered,
     StepOpened,
     TurnClosed,
     TurnOpened,
+    TurnResumed,
+    Unfinished,
 )
 from kernel.source import Inbound, least
 from kernel.stages import Answer, Closed, Input, Prompt, Respond
@@ -49,6 +54,8 @@ class Agent:
         limits: Limits,
         context_tokens: int,
         mint: Callable[[], str],
+        *,
+        steers: bool = True,
     ) -> None:
         self._model = model
         self._door = door
@@ -59,15 +66,41 @@ class Agent:
         self._limits = limits
         self._context_tokens = context_tokens
         self._mint = mint
+        self._steers = steers
+
+    # -- birth and end ---------------------------------------------------------------------------------------
 
     async def open(self, claim: Claim, items: Sequence[Item], history: Sequence[Turn]) -> tuple[Run, Respond | None]:
         """Give birth to the turn: its subject, its taint and its messages are fixed here, from the envelopes."""
         inbounds, respond = await self._inputs(inbounds_of(items))
         return self._born(claim, items, inbounds, history), respond
 
-    def stillborn(self, claim: Claim, items: Sequence[Item], reason: str) -> None:
-        """A turn that was stopped before it began is on record all the same."""
-        self.close(self._born(claim, items, inbounds_of(items), ()), Ending.STOPPED, reason)
+    def stillborn(self, claim: Claim, items: Sequence[Item], ending: Ending, reason: str) -> Run:
+        """A turn that ended before it began is on record all the same."""
+        run = self._born(claim, items, inbounds_of(items), ())
+        self.close(run, ending, reason)
+        return run
+
+    def take_up(self, claim: Claim, left: Unfinished) -> Run:
+        """Go on with a turn that an earlier process left open; `recover` is next."""
+        claim.commit(TurnResumed(left.turn.id))
+        return Run(left.turn, claim, Tally(self._limits), set(left.begun))
+
+    async def recover(self, run: Run) -> Respond | None:
+        """Results stand, what is missing is filled in; a reply that was on its way is not sent again."""
+        await self._executor.recover(run)
+        run.tally.restart(len(run.turn.steps))
+        if run.turn.steps:
+            return None
+        # A hook that answers in the model's place has its say again where the model was not asked yet.
+        return (await self._inputs(run.turn.inbounds))[1]
+
+    def abandon(self, claim: Claim, left: Unfinished, reason: str) -> Run:
+        """End a turn that an earlier process left open too long ago."""
+        run = Run(left.turn, claim, Tally(self._limits), set(left.begun))
+        self._executor.abandon(run)
+        self.close(run, Ending.INTERRUPTED, reason)
+        return run
 
     def _born(self, claim: Claim, items: Sequence[Item], inbounds: Sequence[Inbound], history: Sequence[Turn]) -> Run:
         turn = Turn(
@@ -76,23 +109,46 @@ class Agent:
             source=replace(inbounds[-1].source, role=least(inbound.source.role for inbound in inbounds)),
             inbounds=tuple(inbounds),
             opened=self._clock.now(),
-            tainted=tainted_from_start(inbounds, history),
         )
+        if foreign_in(inbounds) or tainted_by(history, turn):
+            turn = turn.taint()
         claim.commit(TurnOpened(turn, tuple(item.key for item in items)))
         return Run(turn, claim, Tally(self._limits))
 
-    async def run(self, run: Run, history: Sequence[Turn], respond: Respond | None = None) -> None:
-        """Answer the turn and close it. Raises CancelledError, with everything settled but the turn still open."""
+    async def run(self, run: Run, history: Sequence[Turn], respond: Respond | None = None) -> bool:
+        """Answer the turn and close it; False when it paused for something more urgent, and is to be run again.
+
+        Raises CancelledError, with everything settled but the turn still open.
+        """
+        run.outranked = False
+        if tainted_by(history, run.turn):
+            run.turn = run.turn.taint()
+        if run.turn.reply is not None:
+            self._close_replied(run, run.turn.reply)
+            return True
         try:
             final = Final(respond.text) if respond else await self._answer(run, history)
+            if final is None:
+                return False
             ending = await self._output.reply(run, final.text)
         except LedgerFault:
             await self._unwritable(run)
-            return
+            return True
         if ending is Ending.FAILED:
             self.close(run, ending, run.turn.reply.text if run.turn.reply else "")
         else:
             self.close(run, ending if final.ending is Ending.ANSWERED else final.ending, final.reason)
+        return True
+
+    def _close_replied(self, run: Run, reply: Exchange) -> None:
+        """An earlier process got as far as the reply: as its delivery went, so the turn ends."""
+        match reply.outcome:
+            case Ok() | Unconfirmed():
+                self.close(run, Ending.ANSWERED)
+            case Interrupted():
+                self.close(run, Ending.INTERRUPTED, "the bot went down while it sent the answer")
+            case _:
+                self.close(run, Ending.FAILED, reply.text)
 
     def close(self, run: Run, ending: Ending, reason: str = "") -> None:
         """End the turn, once."""
@@ -109,44 +165,83 @@ class Agent:
 
     # -- the loop --------------------------------------------------------------------------------------------
 
-    async def _answer(self, run: Run, history: Sequence[Turn]) -> Final:
-        """The final text, or the human sentence for why there is none."""
-        code = run.turn.id
+    async def _answer(self, run: Run, history: Sequence[Turn]) -> Final | None:
+        """The final text, or the human sentence for why there is none; None when the turn pauses."""
+        code, began = run.turn.id, self._clock.monotonic()
         try:
-            async with self._clock.timeout(self._limits.turn_seconds):
+            async with self._clock.timeout(self._limits.turn_seconds - run.spent):
                 return await self._loop(run, history)
         except TimeoutError:
             return Final(words.too_long(code), Ending.FAILED, f"longer than {self._limits.turn_seconds:g} s")
         except ModelFault as fault:
             return Final(words.fault(fault.kind, code), Ending.FAILED, str(fault))
+        finally:
+            run.spent += self._clock.monotonic() - began
 
-    async def _loop(self, run: Run, history: Sequence[Turn]) -> Final:
-        while True:
+    async def _loop(self, run: Run, history: Sequence[Turn]) -> Final | None:
+        if run.turn.steps and not run.turn.steps[-1].exchanges:
+            return Final(run.turn.steps[-1].text)  # an earlier process had the answer already
+        while not run.outranked:
+            respond = await self._steer(run)
+            if respond is not None:
+                return Final(respond.text)
             closing = not run.tally.step()
             prompt = await self._stages.pre_action(Prompt(run.turn.source, self._system(closing)))
             if isinstance(prompt, Respond):
                 return Final(prompt.text)
             tools = () if closing else self._door.open_tools(run.turn)
             window = fit(history, run.turn, self._context_tokens)
-            reply = await self._ask(Request(prompt.system, window, tools))
-            exchanges = tuple(Exchange(self._minted(call)) for call in reply.calls)
-            calls = tuple(exchange.call for exchange in exchanges)
-            respond = await self._stages.post_action(Answer(run.turn.source, reply.text, calls))
-            self._record(run, reply, exchanges)
-            if respond is not None:
-                self._executor.cancel(run, exchanges, "a hook answered instead")
-                return Final(respond.text)
-            if not exchanges:
-                return Final(reply.text)
-            await self._executor.run(run, exchanges)
-            if closing:
-                return Final(reply.text or words.limit_reached(self._limits.steps))
+            reply = await self._ask(run, Request(prompt.system, window, tools))
+            if reply is None:
+                run.tally.restart(run.tally.steps - 1)  # the step was not taken
+                return None
+            final = await self._act(run, reply, closing=closing)
+            if final is not None:
+                return final
+        return None
 
-    async def _ask(self, request: Request) -> Reply:
-        async with aclosing(self._model.ask(request)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Reply):
-                    return piece
+    async def _act(self, run: Run, reply: Reply, *, closing: bool) -> Final | None:
+        """Record the step and run its calls; the final text if it is the last one."""
+        exchanges = tuple(Exchange(self._minted(call)) for call in reply.calls)
+        calls = tuple(exchange.call for exchange in exchanges)
+        respond = await self._stages.post_action(Answer(run.turn.source, reply.text, calls))
+        self._record(run, reply, exchanges)
+        if respond is not None:
+            self._executor.cancel(run, exchanges, "a hook answered instead")
+            return Final(respond.text)
+        if not exchanges:
+            return Final(reply.text)
+        await self._executor.run(run, exchanges)
+        return Final(reply.text or words.limit_reached(self._limits.steps)) if closing else None
+
+    async def _steer(self, run: Run) -> Respond | None:
+        """Let the messages join that the same person sent meanwhile: the model reads them before its next step."""
+        if not self._steers:
+            return None
+        room = PER_USER - len(run.turn.joined)
+        for item in steering(await run.claim.pending(), run.turn.source)[:room]:
+            [inbound], respond = await self._inputs(inbounds_of([item]))
+            if item not in await run.claim.pending():
+                continue  # it was dropped while a hook looked at it
+            run.turn = run.turn.joined_by(inbound)
+            run.claim.commit(Steered(run.turn.id, run.turn.joined[-1]))
+            if respond is not None:
+                return respond
+        return None
+
+    async def _ask(self, run: Run, request: Request) -> Reply | None:
+        """None when something more urgent broke the request off."""
+        try:
+            async with asyncio.timeout(None) as run.asking, aclosing(self._model.ask(request)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Reply):
+                        return piece
+        except TimeoutError:
+            if not run.outranked:
+                raise
+            return None
+        finally:
+            run.asking = None
         raise AssertionError("a Model yields exactly one Reply")
 
     @staticmethod
@@ -185,8 +280,11 @@ def inbounds_of(items: Sequence[Item]) -> list[Inbound]:
     return [item.event for item in items if isinstance(item.event, Inbound)]
 
 
-def tainted_from_start(inbounds: Sequence[Inbound], history: Sequence[Turn]) -> bool:
-    """A turn is tainted by others' words in its own messages, and by all that its window may hold."""
-    users = {inbound.source.user for inbound in inbounds}
-    foreign = len(users) > 1 or any(inbound.foreign for inbound in inbounds)
-    return foreign or any(turn.tainted or turn.source.user not in users for turn in history)
+def foreign_in(inbounds: Sequence[Inbound]) -> bool:
+    """A turn is tainted by others' words in its own messages."""
+    return len({inbound.source.user for inbound in inbounds}) > 1 or any(inbound.foreign for inbound in inbounds)
+
+
+def tainted_by(history: Sequence[Turn], turn: Turn) -> bool:
+    """And by all that its window may hold."""
+    return any(past.tainted or past.source.user != turn.source.user for past in history)

@@ -18,6 +18,8 @@ from kernel.adapters.model.client import OpenAIModel
 from kernel.adapters.model.demo import DemoModel
 from kernel.adapters.model.wire import Mended
 from kernel.agent import Agent
+from kernel.attention import Attention
+from kernel.chats import Chats
 from kernel.errors import LedgerFault, Misuse
 from kernel.executor import Door, Executor
 from kernel.fence import Fence
@@ -67,6 +69,8 @@ class Graph:
     agent: Agent
     sessions: Sessions
     dispatch: EmbeddedDispatch
+    attention: Attention
+    chats: Chats
     commands: commands.Commands
     host: PluginHost
 
@@ -82,6 +86,7 @@ class Kernel:
         model: Model | None = None,
         ledger: Ledger | None = None,
         plugins: Path = PLUGINS,
+        chats: Chats | None = None,
         extra: Sequence[Path] = (),
         tick: float = TICK,
     ) -> None:
@@ -93,6 +98,7 @@ class Kernel:
         self._model = model or self._model_from(settings)
         self._ledger = ledger
         self._plugins = plugins
+        self._chats = chats or Chats()
         self._tick_seconds = tick
         self._folders = (*settings.plugin_dirs, *extra)
         self._counts: Counter[str] = Counter()
@@ -107,20 +113,24 @@ class Kernel:
     async def start(self) -> None:
         """Open the record, load the plugins, begin to serve. Raises LedgerFault."""
         graph = self._graph = self._build()
-        self._own(graph.dispatch.serve(graph.sessions.drain), "dispatch")
         self._own(self._tick(graph.health), "tick")
-        await graph.host.start()
+        await graph.host.start()  # first: a turn that an earlier process left open needs its tools
+        self._own(graph.dispatch.serve(graph.sessions.drain), "dispatch")
 
     async def submit(self, inbound: Inbound) -> None:
         """Take a message in and return at once. Commands bypass the queue; a line to nobody is dropped."""
-        if self._closing or self._graph is None:
+        graph = self._graph
+        if self._closing or graph is None:
             return
-        chat = conversation_of(inbound.source)
+        chat = graph.chats.conversation(inbound.source)
         command = commands.parse(inbound.text, self.settings.command_start)
         if command is not None:
-            self._own(self._graph.commands.run(command, inbound, chat), command.name)
-        elif inbound.addressed:
-            await self._graph.dispatch.accept(chat, inbound)
+            self._own(graph.commands.run(command, inbound, chat), command.name)
+            return
+        running = [run.turn.source for run in graph.sessions.in_progress(chat)]
+        heard = graph.attention.hear(inbound, running)
+        if heard is not None:
+            await graph.dispatch.accept(chat, heard)
 
     def close_door(self) -> None:
         """Take no more messages, and call off what runs: the first word of a shutdown. Callable from a signal."""
@@ -182,13 +192,30 @@ class Kernel:
         output = Output(stages, clock, mint)
         door = Door(toolbox, rulebook.current, health, stages)
         executor = Executor(door, fence, clock)
-        agent = Agent(self._model, door, executor, output, clock, self._limits(), settings.context_tokens, mint)
+        waits = settings.waits
+        tokens = settings.context_tokens
+        agent = Agent(self._model, door, executor, output, clock, self._limits(), tokens, mint, steers=not waits.off)
         dispatch = EmbeddedDispatch(ledger, clock)
-        sessions = Sessions(agent, output, ledger, clock)
-        does = commands.Commands(rulebook.current, dispatch, sessions, output, clock, self._status_text)
+        sessions = Sessions(agent, output, ledger, clock, waits)
+        does = commands.Commands(rulebook.current, dispatch, sessions, ledger, output, clock, self._status_text)
         services = Services(toolbox, stages, output, health, fence, clock, _Gateway(self), rulebook)
         host = PluginHost(services, self._plugins, self._folders)
-        return Graph(ledger, rulebook, health, toolbox, stages, output, agent, sessions, dispatch, does, host)
+        hears = Attention(clock)
+        return Graph(
+            ledger=ledger,
+            rulebook=rulebook,
+            health=health,
+            toolbox=toolbox,
+            stages=stages,
+            output=output,
+            agent=agent,
+            sessions=sessions,
+            dispatch=dispatch,
+            attention=hears,
+            chats=self._chats,
+            commands=does,
+            host=host,
+        )
 
     def _model_from(self, settings: Settings) -> Model:
         if settings.demo:
@@ -269,6 +296,9 @@ class _Gateway:
 
     def attach(self, account: str, sender: Sender) -> AbstractAsyncContextManager[None]:
         return self._kernel.graph.dispatch.attach(account, sender)
+
+    def typing(self, source: Source) -> None:
+        self._kernel.graph.sessions.typing(self._kernel.graph.chats.conversation(source))
 
     async def call(self, account: str, action: Action) -> Delivery:
         return await self._kernel.graph.dispatch.call(account, action)

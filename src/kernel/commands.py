@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kernel import words
+from kernel.errors import LedgerFault
 from kernel.output import Output
-from kernel.policy import Act, Decision, Policy
-from kernel.ports import Clock, Dispatch, Reset
+from kernel.policy import Act, Decision, Policy, Verdict
+from kernel.ports import Clock, Dispatch, Ledger, Reset
 from kernel.session import Sessions
-from kernel.source import ConversationId, Inbound, SceneKind, Source
+from kernel.source import ConversationId, Inbound, SceneKind, Source, conversation_of
+from kernel.why import why_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ HELP = Command("/help", ("/帮助",), "看看能做什么")
 STATUS = Command("/status", ("/状态",), "机器人现在怎么样")
 STOP = Command("/stop", ("/停止",), "停下正在进行的回答")
 RESET = Command("/reset", ("/重置", "/new"), "开始新的对话，旧记录保留")
-ALL = (HELP, STATUS, STOP, RESET)
+WHY = Command("/why", ("/为什么",), "上一轮做了什么，为什么")
+ALL = (HELP, STATUS, STOP, RESET, WHY)
 
 
 def parse(text: str, prefixes: Sequence[str]) -> Command | None:
@@ -43,6 +47,7 @@ class Commands:
         policy: Callable[[], Policy],
         dispatch: Dispatch,
         sessions: Sessions,
+        ledger: Ledger,
         output: Output,
         clock: Clock,
         status: Callable[[Source], str],
@@ -50,6 +55,7 @@ class Commands:
         self._policy = policy
         self._dispatch = dispatch
         self._sessions = sessions
+        self._ledger = ledger
         self._output = output
         self._clock = clock
         self._status = status
@@ -57,8 +63,7 @@ class Commands:
     async def run(self, command: Command, inbound: Inbound, chat: ConversationId) -> None:
         """Do it if the policy lets this source, and answer in one message."""
         source = inbound.source
-        act = Act.command(command.name, own=self._own(command, source, chat))
-        verdict = self._policy().decide(source, act)
+        verdict = self._verdict(command, source, own=self._own(command, source, chat))
         if verdict.decision is not Decision.ALLOW:
             await self._output.say(source, f"{command.name}：{verdict.sentence}")
             return
@@ -66,12 +71,16 @@ class Commands:
         if answer:
             await self._output.say(source, answer)
 
+    def _verdict(self, command: Command, source: Source, *, own: bool) -> Verdict:
+        return self._policy().decide(source, Act.command(command.name, own=own))
+
     def _own(self, command: Command, source: Source, chat: ConversationId) -> bool:
         """Whether it touches only what is the asker's own: his turn, or a conversation with nobody else in it."""
         if command is STOP:
-            run = self._sessions.running(chat)
-            return run is None or run.turn.source.user == source.user
-        return source.scene.kind is not SceneKind.GROUP
+            return all(run.turn.source.user == source.user for run in self._sessions.in_progress(chat))
+        if command is WHY:
+            return True  # whose turn is told depends on who asks
+        return source.scene.kind is not SceneKind.GROUP or chat != conversation_of(source)
 
     async def _carry_out(self, command: Command, inbound: Inbound, chat: ConversationId) -> str:
         if command is STOP:
@@ -80,7 +89,18 @@ class Commands:
             await self._dispatch.cancel(chat, "reset")
             await self._dispatch.accept(chat, Reset(inbound.source, inbound.key, self._clock.now()))
             return ""  # the session says so itself, once it is done
+        if command is WHY:
+            return await self._why(inbound.source, chat)
         return self._status(inbound.source) if command is STATUS else help_text()
+
+    async def _why(self, source: Source, chat: ConversationId) -> str:
+        """The chat's last turn for those who may ask about anybody's, else the asker's own last one."""
+        anybody = self._verdict(WHY, source, own=False).decision is Decision.ALLOW
+        try:
+            case = await self._ledger.newest(chat, "" if anybody else source.user)
+        except LedgerFault:
+            return words.UNREADABLE
+        return why_text(case) if case else words.NOTHING_YET
 
 
 def help_text() -> str:

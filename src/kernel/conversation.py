@@ -271,11 +271,20 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """A message that steered the running turn: the model reads it before its step of this number."""
+
+    step: int
+    inbound: Inbound
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """From a message to the end of the answer.
 
-    `reply` is the final text's own exchange (call name `reply`): it leaves by the same door as a tool's effect, so
-    that its intent and its delivery are recorded like theirs. `weight` is the estimate in tokens, set at the close.
+    `inbounds` opened it, `joined` came while it ran. `reply` is the final text's own exchange (call name `reply`):
+    it leaves by the same door as a tool's effect, so that its intent and its delivery are recorded like theirs.
+    `weight` is the estimate in tokens, set at the close.
     """
 
     id: str
@@ -289,10 +298,26 @@ class Turn:
     ending: Ending | None = None
     reason: str = ""
     weight: int = 0
+    joined: tuple[Joined, ...] = ()
+
+    @property
+    def heard(self) -> tuple[Inbound, ...]:
+        """Every message of the turn, in order."""
+        return (*self.inbounds, *(joined.inbound for joined in self.joined))
 
     @property
     def question(self) -> str:
-        return "\n".join(inbound.text for inbound in self.inbounds)
+        return "\n".join(inbound.text for inbound in self.heard)
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Every call of its tools, in order; the reply is not among them."""
+        return tuple(exchange for step in self.steps for exchange in step.exchanges)
+
+    def joined_by(self, inbound: Inbound) -> "Turn":
+        """With a message before its next step; others' words in it taint the turn."""
+        joined = (*self.joined, Joined(len(self.steps), inbound))
+        return replace(self, joined=joined, tainted=self.tainted or inbound.foreign)
 
     def with_step(self, step: Step) -> "Turn":
         return replace(self, steps=(*self.steps, step))

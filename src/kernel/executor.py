@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,8 @@ from kernel.conversation import (
     Denied,
     Exchange,
     Failed,
+    Interrupted,
+    NotStarted,
     Ok,
     Outcome,
     Quarantined,
@@ -46,6 +48,10 @@ REMEMBERED = 2000
 """Kinds of turn (role, chat, user, taint) whose tools are remembered."""
 
 
+MOST_RAISES = 2
+"""How much an often interrupted turn may rise, so that it ends some day."""
+
+
 @dataclass(slots=True)
 class Run:
     """The one mutable thing of a running turn, owned by its task: the turn so far and what it has used up."""
@@ -55,6 +61,25 @@ class Run:
     tally: Tally
     begun: set[str] = field(default_factory=set)
     """Ids of calls whose effect may have begun."""
+    spent: float = 0.0
+    """Seconds of the turn's deadline that are used up."""
+    interruptions: int = 0
+    outranked: bool = False
+    """Something more urgent waits: the turn pauses before its next request."""
+    asking: asyncio.Timeout | None = None
+    """The scope of the request that the model works on: the one thing that may be broken off."""
+
+    @property
+    def level(self) -> int:
+        """What comes in must be more urgent than this to interrupt."""
+        return max(inbound.urgency for inbound in self.turn.heard) + min(self.interruptions, MOST_RAISES)
+
+    def interrupt(self) -> None:
+        """Pause at the next safe point: now, if the model is being asked; never within an effect."""
+        if not self.outranked:
+            self.outranked = True
+            if self.asking is not None:
+                self.asking.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +146,43 @@ class Executor:
             raise
         finally:
             self.cancel(run, exchanges, run.claim.cancelled or "the turn's deadline passed")
+
+    async def recover(self, run: Run) -> None:
+        """Give what an earlier process left open its result; only what may run twice runs again."""
+        if run.turn.reply is not None:
+            self._complete(run, run.turn.reply)
+        again = [exchange for exchange in run.turn.exchanges if self._may_run_again(run, exchange)]
+        for exchange in run.turn.exchanges:
+            if exchange not in again:
+                self._count(run, exchange)
+                self._complete(run, exchange)
+        if again:
+            await self.run(run, again)
+
+    def abandon(self, run: Run) -> None:
+        """Give open calls, and a reply that was on its way, the result that the crash left them with."""
+        for exchange in (*run.turn.exchanges, *([run.turn.reply] if run.turn.reply else [])):
+            self._complete(run, exchange)
+
+    def _may_run_again(self, run: Run, exchange: Exchange) -> bool:
+        tool = self._door.toolbox.get(exchange.call.name)
+        harmless = tool is not None and (tool.idempotent or tool.risk is Risk.READ)
+        return harmless and not exchange.settled and exchange.call.id in run.begun
+
+    def _complete(self, run: Run, exchange: Exchange) -> None:
+        if not exchange.settled:
+            self._settle(run, exchange, Interrupted() if exchange.call.id in run.begun else NotStarted())
+
+    def _count(self, run: Run, exchange: Exchange) -> None:
+        """What began in an earlier process counts in the turn's limits, and taints it as it did there."""
+        call, tool = exchange.call, self._door.toolbox.get(exchange.call.name)
+        if call.id not in run.begun:
+            return
+        if tool is None or tool.taints:
+            run.turn = run.turn.taint()
+        if tool is not None and call.arguments is not None:
+            with suppress(ValueError):
+                run.tally.admit(tool, tool.validate(call.arguments))
 
     def cancel(self, run: Run, exchanges: Sequence[Exchange], by: str) -> None:
         """Settle what is still open."""
@@ -213,7 +275,8 @@ class Executor:
         if not admitted:
             return
         now = self._clock.now()
-        durable = run.claim.commit(*(CallStarted(one.exchange.call.id, one.rule, now) for one in admitted))
+        new = [one for one in admitted if one.exchange.call.id not in run.begun]
+        durable = run.claim.commit(*(CallStarted(one.exchange.call.id, one.rule, now) for one in new))
         if any(one.tool.risk is not Risk.READ for one in admitted):
             await durable
 

@@ -54,6 +54,10 @@ class Tally:
         self.calls[key] += 1
         return None
 
+    def restart(self, steps: int) -> None:
+        """Go on after so many steps that an earlier process took."""
+        self.steps = min(steps, self.limits.steps)
+
     @property
     def left(self) -> dict[str, int]:
         return {"steps": self.limits.steps - self.steps, "sends": self.limits.sends - self.sends}

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernel.conversation import Exchange, Step, Transcript, Turn, Usage
+from kernel.conversation import Exchange, Joined, Step, Transcript, Turn, Usage
 from kernel.source import ConversationId, Inbound, Part, Scene, Source
 from kernel.tools import Tool
 
@@ -93,12 +93,41 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A turn that an earlier process left open. `begun`: ids of calls whose effect may have begun.
+
+    Calls without a result are not settled yet, except that what is on disk says `interrupted` of them already.
+    `resumed` is how often it has been taken up before.
+    """
+
+    turn: Turn
+    begun: frozenset[str] = frozenset()
+    resumed: int = 0
+
+    @property
+    def source(self) -> Source:
+        return self.turn.source
+
+    @property
+    def key(self) -> str:
+        return unfinished_key(self.turn.id)
+
+
+def unfinished_key(turn: str) -> str:
+    """Of the inbox item that an open turn is to the next process."""
+    return f"turn/{turn}"
+
+
+Event = Inbound | Reset | Unfinished
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """Something in a chat's inbox, in order of arrival. `key` names it once and for all."""
 
     chat: ConversationId
     key: str
-    event: Inbound | Reset
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +143,21 @@ class TurnOpened:
 
     turn: Turn
     takes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResumed:
+    """A turn that an earlier process left open goes on, under its own identity."""
+
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A message joined a running turn, before its next step; it is taken from the inbox by its key."""
+
+    turn: str
+    joined: Joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +229,8 @@ class TimerDropped:
 Entry = (
     Accepted
     | TurnOpened
+    | TurnResumed
+    | Steered
     | StepOpened
     | ReplyOpened
     | CallStarted
@@ -195,6 +241,15 @@ Entry = (
     | TimerDropped
 )
 """A fact for the record. Entries are only ever added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One turn with what the record knows beside it: when it closed (wall seconds), the rule behind each call."""
+
+    turn: Turn
+    closed: float | None
+    rules: Mapping[str, str]
 
 
 class Ledger(Protocol):
@@ -209,7 +264,18 @@ class Ledger(Protocol):
         ...
 
     async def transcript(self, chat: ConversationId, limit: int) -> Transcript:
-        """The last `limit` closed turns since the chat's last reset, oldest first."""
+        """The last `limit` closed turns since the chat's last reset, in the order in which they closed.
+
+        Dropped ones are left out: nobody has read them.
+        """
+        ...
+
+    async def newest(self, chat: ConversationId, user: str = "") -> Case | None:
+        """The chat's turn that was opened last, be it open still, dropped or before a reset; of `user` if given."""
+        ...
+
+    async def unfinished(self) -> Sequence[Unfinished]:
+        """Turns that are open; at the start of a process, those that the last one left so. Oldest first."""
         ...
 
     async def backlog(self) -> Sequence[Item]:
@@ -290,6 +356,10 @@ class Claim(Protocol):
         """Accepted items that no turn has taken, in order."""
         ...
 
+    def listen(self, heard: Callable[[Sequence[Item]], None]) -> None:
+        """From now on have `heard` called for each item that comes in, in the loop, with all that waits; it is last."""
+        ...
+
     def commit(self, *entries: Entry) -> Awaitable[None]:
         """`Ledger.append`, with the claim verified inside the batch. Raises ClaimLost, LedgerFault."""
         ...
@@ -360,6 +430,10 @@ class Gateway(Protocol):
 
     async def submit(self, inbound: Inbound) -> None:
         """Hand over a message; returns at once."""
+        ...
+
+    def typing(self, source: Source) -> None:
+        """The source is writing in a private chat: what it has said so far may not be all."""
         ...
 
     def attach(self, account: str, sender: Sender) -> AbstractAsyncContextManager[None]: ...

@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from kernel.errors import ConfigError
+from kernel.mailbox import Waits
 
 # -- values as people write them -----------------------------------------------------------------------------
 
@@ -247,6 +248,9 @@ class Settings(BaseModel):
     tool_timeout: Seconds = Field(60.0, description="seconds above 0, such as 60")
     turn_timeout: Seconds = Field(300.0, description="seconds above 0, such as 300")
     hook_timeout: Seconds = Field(5.0, description="seconds above 0, such as 5")
+    merge_window: float | None = Field(
+        None, ge=0, le=60, allow_inf_nan=False, description="seconds from 0 to 60, such as 1.5; 0 merges nothing"
+    )
     context_tokens: int = Field(8000, ge=1000, description="a whole number from 1000, such as 8000")
     playground: Switch | None = Field(None, description="on or off")
     console_token: Secret = Field(SecretStr(""), description="a token of ASCII letters and digits, no spaces")
@@ -273,6 +277,11 @@ class Settings(BaseModel):
     def loopback(self) -> bool:
         """Only this machine can connect."""
         return ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def waits(self) -> Waits:
+        """How long to wait for more words of the same sender."""
+        return Waits() if self.merge_window is None else Waits.all(self.merge_window)
 
     @property
     def playground_on(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NewType
 
 ConversationId = NewType("ConversationId", str)
@@ -115,6 +115,15 @@ Part = Text | At | Reply | Image | Other
 """One piece of a message, going in or out."""
 
 
+class Urgency(IntEnum):
+    """What may interrupt what: only the strictly higher. Undeclared is lowest."""
+
+    BACKGROUND = 0
+    MESSAGE = 1
+    OPERATOR = 2
+    KERNEL = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Inbound:
     """One message to the bot.
@@ -122,7 +131,7 @@ class Inbound:
     `key` is equal for two deliveries of the same message (account, scene, message id). `arrived` is wall-clock
     seconds, stamped before any look-up. `text` is what the model reads, `parts` the message as it came.
     `foreign` says that the text carries words of others (a quote, a forwarded record); `addressed` is False for a
-    line that only may be a command.
+    line that only may be a command, or that follows a bare mention. `background` is for what no person waits for.
     """
 
     source: Source
@@ -133,6 +142,24 @@ class Inbound:
     parts: tuple[Part, ...] = ()
     foreign: bool = False
     addressed: bool = True
+    background: bool = False
+
+    @property
+    def urgency(self) -> Urgency:
+        if self.background:
+            return Urgency.BACKGROUND
+        return Urgency.OPERATOR if self.source.role is Role.OPERATOR else Urgency.MESSAGE
+
+    @property
+    def has_words(self) -> bool:
+        """False for a bare mention, and for pictures alone: the words are likely to follow."""
+        if not self.parts:
+            return True
+        return any(isinstance(part, Other) or (isinstance(part, Text) and part.text.strip()) for part in self.parts)
+
+    @property
+    def has_picture(self) -> bool:
+        return any(isinstance(part, Image) for part in self.parts)
 
 
 def conversation_of(source: Source, *, apart: bool = False) -> ConversationId:

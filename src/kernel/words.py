@@ -45,5 +45,18 @@ def unwritable(code: str = "") -> str:
     return "记录写不进去，为了不做错事，这一轮先停下。请管理员看看磁盘。" + (code and f"（{code}）")
 
 
+def dropped(times: int) -> str:
+    return f"你发得太快了，有 {times} 条没有处理。请慢一点，或者合成一条再发。"
+
+
+def interrupted(code: str) -> str:
+    return f"刚才我重启了，有一条没有答完；还需要的话请再说一次。（{code}）"
+
+
+UNREADABLE = "记录读不出来，请管理员看看磁盘。"
+NOTHING_YET = "这里还没有你的对话记录。要在群里叫我，请 @我。"
+RESET = "好，我们从头开始。之前的记录还在，只是不再参考。"
+
+
 def limit_reached(steps: int) -> str:
     return f"这一轮已经走了 {steps} 步，先停在这里。"

@@ -18,6 +18,7 @@ from nonebot.log import LoguruHandler
 from starlette.applications import Starlette
 
 from kernel.app import Kernel
+from kernel.chats import Chats
 from kernel.console import pages, playground
 from kernel.console.access import Access, WithoutQuery
 from kernel.errors import ConfigError, LedgerFault
@@ -58,8 +59,13 @@ def check_port(settings: Settings) -> None:
 
 
 def build(settings: Settings) -> Kernel:
-    """The kernel, with the playground's own plugins where there is one."""
-    return Kernel(settings, extra=[playground.DEMO_PLUGINS] if settings.playground_on else [])
+    """The kernel, with the playground's own plugins where there is one; one sentence and exit status 2 if it cannot."""
+    try:
+        chats = Chats.load(settings.data_dir / "qiwo.toml")
+    except ConfigError as error:
+        print(f"Qiwo: {error}", file=sys.stderr)
+        sys.exit(2)
+    return Kernel(settings, chats=chats, extra=[playground.DEMO_PLUGINS] if settings.playground_on else [])
 
 
 def attach(driver: Driver, kernel: Kernel) -> None:

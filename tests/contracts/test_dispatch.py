@@ -11,6 +11,7 @@ from tests.record import ALICE, CHAT, message, turn
 
 from kernel.adapters.embedded.dispatch import GRACE, SEEN, EmbeddedDispatch
 from kernel.adapters.embedded.memory import MemoryLedger
+from kernel.conversation import Ending, Turn
 from kernel.errors import LedgerFault
 from kernel.ports import (
     Accepted,
@@ -25,7 +26,9 @@ from kernel.ports import (
     Reset,
     SendUnknown,
     Sent,
+    TurnClosed,
     TurnOpened,
+    Unfinished,
 )
 from kernel.source import ConversationId, Inbound
 from kernel.testkit.clock import FakeClock, settle
@@ -58,13 +61,19 @@ class Site:
 
 @asynccontextmanager
 async def served(dispatch: Dispatch, drain: Callable[[Claim], Awaitable[None]]) -> AsyncIterator[None]:
+    """Serving, with the account of the tests' messages attached, so that nothing waits for it."""
     task = asyncio.create_task(dispatch.serve(drain))
     try:
-        yield
+        async with dispatch.attach("1000", mute):
+            yield
     finally:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def mute(action: Action) -> Delivery:
+    return NotSent("nobody listens")
 
 
 Scene = Callable[[Site], Coroutine[Any, Any, None]]
@@ -128,6 +137,8 @@ class Worker:
         except asyncio.CancelledError:
             self.ended.append(f"{item.key}: {claim.cancelled}")
             raise
+        if isinstance(item.event, Inbound):
+            await claim.commit(TurnClosed(turn_of(claim, item).close(Ending.ANSWERED), 2.0))
         self.done.append(item.key)
         self.texts.append(item.event.text if isinstance(item.event, Inbound) else "")
 
@@ -135,7 +146,13 @@ class Worker:
 def take(claim: Claim, item: Item) -> Awaitable[None]:
     if isinstance(item.event, Reset):
         return claim.commit(ConversationReset(claim.chat, item.key, 1.0))
-    return claim.commit(TurnOpened(turn(f"turn of {item.key}", item.key, chat=claim.chat), (item.key,)))
+    if isinstance(item.event, Unfinished):
+        return claim.commit(TurnClosed(item.event.turn.close(Ending.INTERRUPTED), 1.0))
+    return claim.commit(TurnOpened(turn_of(claim, item), (item.key,)))
+
+
+def turn_of(claim: Claim, item: Item) -> Turn:
+    return turn(f"turn of {item.key}", item.key, chat=claim.chat)
 
 
 async def accept(dispatch: Dispatch, *keys: str, chat: ConversationId = CHAT) -> list[bool]:
@@ -353,8 +370,74 @@ def test_what_an_earlier_process_left_is_taken_up_first(play: Play) -> None:
         await accept(dispatch, "early")
         async with served(dispatch, again):
             await site.quiet()
-        assert [key for key in again.done if key != "left 4"] == ["left 1", "left 2", "early"]
+        assert [key for key in again.done if key != "left 4"] == ["turn/turn of taken", "left 1", "left 2", "early"]
         assert "left 4" in again.done
+
+    play(scene)
+
+
+def test_a_turn_that_was_left_open_stands_before_all_that_waits(play: Play) -> None:
+    """It comes as an item of its own, once; when it is closed it does not come again."""
+
+    async def scene(site: Site) -> None:
+        stuck = Worker("open")
+        async with site.serving(stuck) as dispatch:
+            await accept(dispatch, "open", "left")
+            await site.quiet()
+        assert stuck.ended == ["open: shutdown"]
+        for wanted in (["turn/turn of open", "left"], []):
+            again = Worker()
+            async with site.serving(again):
+                pass
+            assert again.done == wanted
+
+    play(scene)
+
+
+def test_what_was_left_waits_for_its_account(play: Play) -> None:
+    """Without the socket no answer could be sent; a new message of the chat shows that it is there."""
+
+    async def scene(site: Site) -> None:
+        for key, chat in (("a", CHAT), ("b", OTHER)):
+            site.ledger.append(Accepted(Item(chat, key, message(key))))
+        worker, dispatch = Worker(), site.host()
+        task = asyncio.create_task(dispatch.serve(worker))
+        await site.quiet()
+        async with dispatch.attach("2000", mute):
+            await site.quiet()
+            assert worker.done == []
+        await accept(dispatch, "new")
+        await site.quiet()
+        assert worker.done == ["a", "new"]
+        async with dispatch.attach("1000", mute):
+            await site.quiet()
+        assert worker.done == ["a", "new", "b"]
+        task.cancel()
+        await asyncio.wait([task])
+
+    play(scene)
+
+
+def test_a_drain_hears_what_comes_while_it_works(play: Play) -> None:
+    """Each time with all that waits, in order."""
+
+    async def scene(site: Site) -> None:
+        heard: list[list[str]] = []
+
+        class Listener(Worker):
+            async def __call__(self, claim: Claim) -> None:
+                claim.listen(lambda items: heard.append([item.key for item in items]))
+                await super().__call__(claim)
+
+        worker = Listener("a")
+        async with site.serving(worker) as dispatch:
+            await accept(dispatch, "a")
+            await site.quiet()
+            await accept(dispatch, "b", "c")
+            await accept(dispatch, "elsewhere", chat=OTHER)
+            worker.gates["a"].set()
+            await site.quiet()
+        assert heard == [["b"], ["b", "c"]]
 
     play(scene)
 
@@ -757,7 +840,8 @@ def test_shutdown_cancels_what_runs_and_keeps_what_waits(play: Play) -> None:
         again = Worker()
         async with site.serving(again):
             pass
-        assert sorted(again.done) == ["late", "waits 1", "waits 2"]
+        left = [key for key in again.done if not key.startswith("turn/")]
+        assert sorted(left) == ["late", "waits 1", "waits 2"]
 
     play(scene)
 

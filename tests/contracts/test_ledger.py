@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.record import ALICE, CHAT, exchange, item, message, record_turn, reply, step, told, turn
+from tests.record import ALICE, CHAT, exchange, item, message, open_calls, record_turn, reply, step, told, turn
 
 from kernel.adapters.embedded import tables
 from kernel.adapters.embedded.database import run
@@ -23,6 +23,7 @@ from kernel.conversation import (
     Exchange,
     Failed,
     Interrupted,
+    Joined,
     NotStarted,
     Ok,
     Outcome,
@@ -44,11 +45,13 @@ from kernel.ports import (
     Item,
     ReplyOpened,
     Reset,
+    Steered,
     StepOpened,
     TimerDropped,
     TimerSet,
     TurnClosed,
     TurnOpened,
+    TurnResumed,
 )
 from kernel.source import ConversationId
 
@@ -67,7 +70,7 @@ class Shelf:
 
     async def restart(self) -> TableLedger:
         if isinstance(self.ledger, MemoryLedger):
-            run(self.ledger.db, tables.recover)  # all that opening does to a record that exists
+            run(self.ledger.db, tables.complete)  # all that opening does to a record that exists
         else:
             await self.ledger.close()
             self.ledger = self._open()
@@ -578,13 +581,14 @@ def test_timers_are_kept_until_they_are_dropped(play: Play) -> None:
     play(scene)
 
 
-# -- recovery ------------------------------------------------------------------------------------------------
+# -- what a process leaves open ------------------------------------------------------------------------------
 
 
-def test_the_next_process_closes_what_was_left_open(play: Play) -> None:
-    """Results stand; a call that began is interrupted; one that did not had no effect; the turn is interrupted."""
+def test_the_next_process_finds_what_was_left_open(play: Play) -> None:
+    """Results stand; calls without one are open, and it says which of them may have begun. No transcript has it."""
 
     async def scene(shelf: Shelf) -> None:
+        record_turn(shelf.ledger, "whole")
         done, began, waiting = (exchange(ident) for ident in ("done", "began", "waiting"))
         now = replace(turn("t"), steps=(step(0, done, began, waiting),))
         shelf.ledger.append(TurnOpened(turn("t")), StepOpened("t", now.steps[0]))
@@ -592,60 +596,90 @@ def test_the_next_process_closes_what_was_left_open(play: Play) -> None:
         done.settle(Ok("42"))
         await shelf.ledger.append(CallSettled(done, 2.0))
         ledger = await shelf.restart()
-        waiting.settle(NotStarted())
-        [back] = (await ledger.transcript(CHAT, 1)).turns
-        wanted = now.taint().close(Ending.INTERRUPTED, "the bot went down")
-        assert told(replace(back, weight=0)) == told(wanted)
-        assert back.steps[0].exchanges[1].text == text_of(Interrupted())
-        assert back.steps[0].exchanges[2].text == text_of(NotStarted())
+        [left] = await ledger.unfinished()
+        assert told(left.turn) == told(now)
+        assert open_calls(left.turn) == ["began", "waiting"]
+        assert (left.begun, left.resumed) == ({"done", "began"}, 0)
+        assert [one.id for one in (await ledger.transcript(CHAT, 9)).turns] == ["whole"]
 
     play(scene)
 
 
-def test_a_reply_that_was_being_sent_is_not_sent_again(play: Play) -> None:
-    """Its turn is closed, with the delivery unknown, and its message does not come back."""
+def test_a_turn_that_goes_on_is_completed_in_its_old_rows(play: Play) -> None:
+    """Its open calls get their one result, it ends once, and how often it was taken up is counted."""
 
     async def scene(shelf: Shelf) -> None:
-        shelf.ledger.append(Accepted(item("a")))
-        shelf.ledger.append(TurnOpened(turn("t", "a"), ("a",)))
-        await shelf.ledger.append(StepOpened("t", step(0)), ReplyOpened("t", reply("r"), 1.0))
-        ledger = await shelf.restart()
-        [back] = (await ledger.transcript(CHAT, 1)).turns
-        assert back.reply is not None
-        assert back.reply.outcome == Interrupted()
-        assert not back.tainted
-        assert await keys(ledger) == []
+        called = exchange("c")
+        now = replace(turn("t"), steps=(step(0, called),))
+        await shelf.ledger.append(TurnOpened(turn("t")), StepOpened("t", now.steps[0]))
+        for times in (1, 2):
+            ledger = await shelf.restart()
+            await ledger.append(TurnResumed("t"))
+            assert [one.resumed for one in await ledger.unfinished()] == [times]
+        called.settle(NotStarted())
+        ended = now.close(Ending.ANSWERED)
+        await ledger.append(CallSettled(called, 2.0), TurnClosed(ended, 3.0))
+        assert await transcript(await shelf.restart()) == [told(ended)]
+        assert await shelf.ledger.unfinished() == []
+        with pytest.raises(LedgerFault, match="TurnResumed does not fit"):
+            await shelf.ledger.append(TurnResumed("t"))
 
     play(scene)
 
 
-def test_a_recovered_turn_weighs_what_it_holds(play: Play) -> None:
-    """A turn that was cut off counts in the window: long results do not become free by a crash."""
+def test_turns_stand_in_the_order_in_which_they_closed(play: Play) -> None:
+    """One that was interrupted by a later one stands behind it."""
 
     async def scene(shelf: Shelf) -> None:
-        for ident, size in (("short", 1), ("long", 30_000)):
-            called = exchange(f"{ident} call")
-            shelf.ledger.append(TurnOpened(turn(ident)), StepOpened(ident, step(0, called)))
-            called.settle(Ok("字" * size))
-            await shelf.ledger.append(CallSettled(called, 1.0))
-        short, long = (await (await shelf.restart()).transcript(CHAT, 2)).turns
-        assert 20 <= short.weight < 500
-        assert 30_000 <= long.weight < 30_500
+        for ident in ("first", "second"):
+            shelf.ledger.append(TurnOpened(turn(ident)))
+        shelf.ledger.append(TurnClosed(turn("second").close(Ending.ANSWERED), 1.0))
+        await shelf.ledger.append(TurnClosed(turn("first").close(Ending.ANSWERED), 2.0))
+        assert [one.id for one in (await shelf.ledger.transcript(CHAT, 9)).turns] == ["second", "first"]
+        assert [one.id for one in (await shelf.ledger.transcript(CHAT, 1)).turns] == ["first"]
 
     play(scene)
 
 
-def test_recovery_leaves_closed_turns_alone(play: Play) -> None:
-    """A call that was left open in a turn with an end keeps the words that others have read."""
+def test_messages_that_joined_come_back_before_their_steps(play: Play) -> None:
+    """In order, with the number of the step that they stand before; each is taken from the inbox, once."""
+
+    async def scene(shelf: Shelf) -> None:
+        now = turn("t", "a")
+        shelf.ledger.append(*(Accepted(item(key)) for key in ("a", "b", "c", "d")))
+        shelf.ledger.append(TurnOpened(now, ("a",)))
+        for place, key in ((0, "b"), (1, "c"), (1, "d")):
+            joined = Joined(place, message(key))
+            now = replace(now, joined=(*now.joined, joined))
+            shelf.ledger.append(Steered("t", joined))
+        with pytest.raises(LedgerFault, match="message d is not in the inbox"):
+            await shelf.ledger.append(Steered("t", joined))
+        assert await keys(shelf.ledger) == []
+        ended = now.close(Ending.ANSWERED)
+        await shelf.ledger.append(TurnClosed(ended, 3.0))
+        assert await transcript(await shelf.restart()) == [told(ended)]
+        with pytest.raises(LedgerFault, match="Joined does not fit"):
+            await shelf.ledger.append(Steered("t", joined))
+
+    play(scene)
+
+
+def test_an_old_record_that_misses_a_result_is_completed_once(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """A call that was left open in a turn with an end gets the result that others have read, once, and it is said."""
 
     async def scene(shelf: Shelf) -> None:
         whole = record_turn(shelf.ledger, "whole")
-        odd = replace(turn("odd"), steps=(step(0, exchange("c")),)).close(Ending.STOPPED, "stop")
+        called = exchange("c")
+        odd = replace(turn("odd"), steps=(step(0, called),)).close(Ending.STOPPED, "stop")
         shelf.ledger.append(TurnOpened(turn("odd")), StepOpened("odd", odd.steps[0]), TurnClosed(odd, 3.0))
         ledger = await shelf.restart()
+        called.settle(Interrupted())
         assert await transcript(ledger) == [told(whole), told(odd)]
+        await shelf.restart()
 
     play(scene)
+    said = [record.getMessage() for record in caplog.records if "had no result" in record.getMessage()]
+    assert said in ([], ["1 calls of closed turns had no result: each has one now (its outcome is unknown)"])
 
 
 def test_taint_is_only_ever_raised(play: Play) -> None:

@@ -31,6 +31,8 @@ class Account:
     """One connection of one account; a reconnect makes a new one."""
 
     id: str
+    socket: object
+    """Tells this connection from a later one of the same account; nothing else is done with it."""
     gone: asyncio.Future[None]
     attached: AsyncExitStack = field(default_factory=AsyncExitStack)
     online: bool | None = None
@@ -61,16 +63,18 @@ class Accounts:
     def __contains__(self, account: str) -> bool:
         return account in self._accounts
 
-    async def connected(self, account: str) -> None:
+    async def connected(self, account: str, socket: object) -> None:
         await self.disconnected(account)
         if self._gateway is None:
             return
-        one = self._accounts[account] = Account(account, asyncio.get_running_loop().create_future())
+        one = self._accounts[account] = Account(account, socket, asyncio.get_running_loop().create_future())
         await one.attached.enter_async_context(self._gateway.attach(account, lambda action: self._perform(one, action)))
 
-    async def disconnected(self, account: str) -> None:
-        one = self._accounts.pop(account, None)
-        if one is not None:
+    async def disconnected(self, account: str, socket: object = None) -> None:
+        """An older connection that ends late takes nothing from the newer one."""
+        one = self._accounts.get(account)
+        if one is not None and socket in (None, one.socket):
+            del self._accounts[account]
             if not one.gone.done():
                 one.gone.set_result(None)
             await one.attached.aclose()

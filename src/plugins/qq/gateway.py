@@ -13,6 +13,7 @@ from nonebot.adapters.onebot.v11 import (
     Message,
     MessageEvent,
     MessageSegment,
+    NotifyEvent,
     PrivateMessageEvent,
 )
 
@@ -34,19 +35,23 @@ def listen(handle: Handle, accounts: Accounts) -> Iterator[None]:
     async def take(bot: Bot, event: Event) -> None:
         match event:
             case MessageEvent():
-                inbound = inbound_of(event, gateway, accounts, clock.now())
+                arrived = (event.model_extra or {}).get("qiwo_arrived", clock.now())
+                inbound = inbound_of(event, gateway, accounts, arrived)
                 if inbound is not None:
                     await gateway.submit(inbound)
             case HeartbeatMetaEvent():
                 accounts.beat(bot.self_id, event.status.online)
+            case NotifyEvent(sub_type="input_status", user_id=user) if (event.model_extra or {}).get("event_type") == 1:
+                scene = Scene(SceneKind.PRIVATE, str(user))
+                gateway.typing(Source("qq", bot.self_id, scene, str(user), Role.STRANGER))
             case _:
                 pass
 
     async def connected(bot: AnyBot) -> None:
-        await accounts.connected(bot.self_id)
+        await accounts.connected(bot.self_id, bot)
 
     async def disconnected(bot: AnyBot) -> None:
-        await accounts.disconnected(bot.self_id)
+        await accounts.disconnected(bot.self_id, bot)
 
     with ExitStack() as undo:
         # One matcher for all events: each further one costs every event a task of its own.

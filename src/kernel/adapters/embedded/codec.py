@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 
 from kernel.conversation import Outcome, kind_of
 from kernel.errors import LedgerFault
-from kernel.ports import Reset
+from kernel.ports import Event, Reset
 from kernel.source import Inbound, Source
 
 T = TypeVar("T")
@@ -41,6 +41,14 @@ def load_source(text: str) -> Source:
     return _SOURCE.validate_json(text)
 
 
+def dump_inbound(inbound: Inbound) -> str:
+    return _dump(_INBOUND, inbound)
+
+
+def load_inbound(text: str) -> Inbound:
+    return _INBOUND.validate_json(text)
+
+
 def dump_inbounds(inbounds: tuple[Inbound, ...]) -> str:
     return _dump(_INBOUNDS, inbounds)
 
@@ -49,11 +57,15 @@ def load_inbounds(text: str) -> tuple[Inbound, ...]:
     return _INBOUNDS.validate_json(text)
 
 
-def dump_event(event: Inbound | Reset) -> tuple[str, str]:
-    """Its kind and its JSON."""
-    if isinstance(event, Inbound):
-        return "message", _dump(_INBOUND, event)
-    return "reset", _dump(_RESET, event)
+def dump_event(event: Event) -> tuple[str, str]:
+    """Its kind and its JSON. Raises LedgerFault for a turn: that is on record already."""
+    match event:
+        case Inbound():
+            return "message", dump_inbound(event)
+        case Reset():
+            return "reset", _dump(_RESET, event)
+        case _:
+            raise LedgerFault(f"{event.key} is no message")
 
 
 def load_event(kind: str, text: str) -> Inbound | Reset:

@@ -1,22 +1,27 @@
 """The record's file: opening it, and running work in it. What SQLite says comes out as a LedgerFault."""
 
+import logging
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from kernel.adapters.embedded import tables
+from kernel.adapters.embedded import lock, tables
 from kernel.errors import LedgerFault
 
-VERSION = 1
+VERSION = 2
+"""Of the schema: the number of the last file in `migrations`."""
 
 PATIENCE = 5.0
 """Seconds to wait for another program that has locked the file, such as a database shell."""
 
 Work = Callable[[sqlite3.Connection], Any]
 """A batch to write, or a question to ask."""
+
+log = logging.getLogger("qiwo.ledger")
 
 _OF_THE_DISK = {
     "full": "the disk is full: free some space",
@@ -55,10 +60,23 @@ def _prepare(db: sqlite3.Connection, path: Path | str) -> None:
         raise LedgerFault(f"{path} is a database of another program; keep it aside, and start again")
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         db.execute(f"PRAGMA {pragma}")
-    if version == 0:
-        schema = files("kernel.adapters.embedded").joinpath("schema.sql").read_text(encoding="utf-8")
-        db.executescript(f"BEGIN; {schema}; PRAGMA user_version = {VERSION}; COMMIT;")
-    run(db, tables.recover)
+    if 0 < version < VERSION:
+        _keep_a_copy(db, Path(path), version)
+    for number in range(version + 1, VERSION + 1):
+        step = files("kernel.adapters.embedded").joinpath("migrations", f"{number:03}.sql").read_text(encoding="utf-8")
+        db.executescript(f"BEGIN; {step}; PRAGMA user_version = {number}; COMMIT;")
+    completed = run(db, tables.complete)
+    if completed:
+        log.warning("%d calls of closed turns had no result: each has one now (its outcome is unknown)", completed)
+
+
+def _keep_a_copy(db: sqlite3.Connection, path: Path, version: int) -> None:
+    """The record as it was, beside it, before a migration touches it."""
+    copy = path.with_name(f"{path.name}.schema-{version}")
+    os.close(lock.private(copy))
+    with closing(sqlite3.connect(copy)) as kept:
+        db.backup(kept)
+    log.warning("the record is brought from schema %d to %d; as it was, it is kept in %s", version, VERSION, copy)
 
 
 def run(db: sqlite3.Connection, work: Work) -> Any:  # noqa: ANN401 - the work's value

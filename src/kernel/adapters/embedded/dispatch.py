@@ -23,9 +23,13 @@ from kernel.ports import (
     NotSent,
     Reset,
     Sender,
+    Steered,
     TimerDropped,
     TimerSet,
+    TurnClosed,
     TurnOpened,
+    TurnResumed,
+    unfinished_key,
 )
 from kernel.source import ConversationId, Inbound
 
@@ -50,6 +54,11 @@ class Box:
     items: dict[str, Item] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     cancelled: str = ""
+    heard: Callable[[Sequence[Item]], None] | None = None
+    taken: int = 0
+    """Items that drains have taken."""
+    left: bool = False
+    """An earlier process left it; nothing new has come since."""
 
     def check(self) -> None:
         """In one process nobody else can have the claim."""
@@ -57,18 +66,31 @@ class Box:
     async def pending(self) -> Sequence[Item]:
         return tuple(self.items.values())
 
+    def listen(self, heard: Callable[[Sequence[Item]], None]) -> None:
+        self.heard = heard
+
     def commit(self, *entries: Entry) -> Awaitable[None]:
         """What a turn takes leaves the mailbox in the same moment as the record is told."""
         for entry in entries:
-            match entry:
-                case TurnOpened(takes=keys):
-                    for key in keys:
-                        self.items.pop(key, None)
-                case ConversationReset(takes=key):
-                    self.items.pop(key, None)
-                case _:
-                    pass
+            for key in _taken_by(entry):
+                self.taken += self.items.pop(key, None) is not None
         return self.ledger.append(*entries)
+
+
+def _taken_by(entry: Entry) -> Sequence[str]:
+    match entry:
+        case TurnOpened(takes=keys):
+            return keys
+        case ConversationReset(takes=key):
+            return (key,)
+        case Steered(joined=joined):
+            return (joined.inbound.key,)
+        case TurnResumed(turn):
+            return (unfinished_key(turn),)
+        case TurnClosed(turn):
+            return (unfinished_key(turn.id),)
+        case _:
+            return ()
 
 
 class EmbeddedDispatch:
@@ -95,12 +117,16 @@ class EmbeddedDispatch:
         return True
 
     async def serve(self, drain: Drain) -> None:
-        """Take up what an earlier process left, then run drains until cancelled."""
+        """Take up what an earlier process left, then run drains until cancelled.
+
+        What was left waits until its account is attached again: an answer could not be sent before.
+        """
         try:
             await self._take_up()
             self._drain = drain
             for box in self._boxes.values():
-                self._wake(box)
+                if not box.left or self._speaks_for(box):
+                    self._wake(box)
             await asyncio.get_running_loop().create_future()
         finally:
             await self._end()
@@ -112,11 +138,16 @@ class EmbeddedDispatch:
     async def _take_up(self) -> None:
         for timer in await self._ledger.timers():
             self._start_timer(timer)
+        unfinished = [Item(one.turn.conversation, one.key, one) for one in await self._ledger.unfinished()]
         backlog = await self._ledger.backlog()
         early = [item for box in self._boxes.values() for item in box.items.values()]
         for box in self._boxes.values():
             box.items.clear()
-        for item in (*backlog, *early):  # who waits longest stands first; most of the early ones are in both
+        for item in (*unfinished, *backlog):
+            self._put(item)
+        for box in self._boxes.values():
+            box.left = bool(box.items)
+        for item in early:  # who waits longest stands first; most of the early ones are in the backlog, too
             self._put(item)
 
     async def _end(self) -> None:
@@ -171,6 +202,9 @@ class EmbeddedDispatch:
     async def attach(self, account: str, sender: Sender) -> AsyncIterator[None]:
         senders = self._senders.setdefault(account, [])
         senders.append(sender)
+        for box in self._boxes.values():
+            if box.left and self._speaks_for(box):
+                self._wake(box)
         try:
             yield
         finally:
@@ -203,32 +237,39 @@ class EmbeddedDispatch:
                 self._seen.popitem(last=False)
             return True
 
+    def _speaks_for(self, box: Box) -> bool:
+        return next(iter(box.items.values())).event.source.account in self._senders
+
     def _put(self, item: Item) -> None:
         box = self._boxes.get(item.chat)
         if box is None:
             box = self._boxes[item.chat] = Box(item.chat, "", self._ledger)
         box.items[item.key] = item
+        box.left = False
+        if box.heard is not None:
+            box.heard(tuple(box.items.values()))
         self._wake(box)
 
     def _wake(self, box: Box) -> None:
         if self._drain is None or box.task is not None:
             return
         box.cancelled = ""
+        box.left = False
         box.epoch = str(next(self._epochs))
         box.task = asyncio.create_task(_work(self._drain, box), name=f"chat {box.chat}")
-        box.task.add_done_callback(partial(self._left, box, next(iter(box.items))))
+        box.task.add_done_callback(partial(self._left, box, box.taken))
 
-    def _left(self, box: Box, head: str, task: asyncio.Task[None]) -> None:
+    def _left(self, box: Box, taken: int, task: asyncio.Task[None]) -> None:
         """A drain ended: go on with what has come meanwhile; an idle box is forgotten.
 
-        An item that a drain could not even take, be it broken or cancelled, would come up for ever: it stays in the
+        Where a drain took nothing, be it broken or cancelled, the first item would come up for ever: it stays in the
         record, not here.
         """
-        box.task = None
+        box.task = box.heard = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("chat %s: %s", box.chat, error, exc_info=None if isinstance(error, KernelError) else error)
-        if next(iter(box.items), None) == head:
-            del box.items[head]
+        if box.items and box.taken == taken:
+            del box.items[next(iter(box.items))]
         if box.items:
             self._wake(box)
         else:

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernel.adapters.embedded import lock, tables
+from kernel.adapters.embedded import lock, queries, tables
 from kernel.adapters.embedded.database import Work, open_database, run_group
 from kernel.conversation import Transcript
 from kernel.errors import LedgerFault
-from kernel.ports import Entry, Item, TimerSet
+from kernel.ports import Case, Entry, Item, TimerSet, Unfinished
 from kernel.source import ConversationId
 
 LINGER = 0.01
@@ -36,19 +36,27 @@ class TableLedger:
         return self._put(partial(tables.write_all, entries=entries))
 
     async def transcript(self, chat: ConversationId, limit: int) -> Transcript:
-        found: Transcript = await self._put(partial(tables.read_transcript, chat=chat, limit=limit))
+        found: Transcript = await self._put(partial(queries.read_transcript, chat=chat, limit=limit))
+        return found
+
+    async def newest(self, chat: ConversationId, user: str = "") -> Case | None:
+        found: Case | None = await self._put(partial(queries.read_newest, chat=chat, user=user))
+        return found
+
+    async def unfinished(self) -> Sequence[Unfinished]:
+        found: Sequence[Unfinished] = await self._put(queries.read_unfinished)
         return found
 
     async def backlog(self) -> Sequence[Item]:
-        found: Sequence[Item] = await self._put(tables.read_backlog)
+        found: Sequence[Item] = await self._put(queries.read_backlog)
         return found
 
     async def seen(self, limit: int) -> Sequence[str]:
-        found: Sequence[str] = await self._put(partial(tables.read_seen, limit=limit))
+        found: Sequence[str] = await self._put(partial(queries.read_seen, limit=limit))
         return found
 
     async def timers(self) -> Sequence[TimerSet]:
-        found: Sequence[TimerSet] = await self._put(tables.read_timers)
+        found: Sequence[TimerSet] = await self._put(queries.read_timers)
         return found
 
     async def close(self) -> None:

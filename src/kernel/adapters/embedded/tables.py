@@ -1,23 +1,11 @@
-"""The entries of the record as SQL, and transcripts back out of it. Synchronous: it runs in the writer's thread."""
+"""The entries of the record as SQL. Synchronous: it runs in the writer's thread; `queries` reads them back."""
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from kernel.adapters.embedded import codec
-from kernel.conversation import (
-    Ending,
-    Exchange,
-    NotStarted,
-    Step,
-    ToolCall,
-    Transcript,
-    Turn,
-    Usage,
-    kind_of,
-    text_of,
-)
+from kernel.conversation import Joined, Step, ToolCall, Turn
 from kernel.errors import LedgerFault
 from kernel.ports import (
     Accepted,
@@ -27,13 +15,14 @@ from kernel.ports import (
     Entry,
     Item,
     ReplyOpened,
+    Steered,
     StepOpened,
     TimerDropped,
     TimerSet,
     TurnClosed,
     TurnOpened,
+    TurnResumed,
 )
-from kernel.source import ConversationId
 
 REPLY = -1
 """The step number under which a turn's final reply stands among the calls."""
@@ -51,6 +40,10 @@ def _write(db: sqlite3.Connection, entry: Entry) -> None:  # noqa: C901 - one ca
             _accept(db, item)
         case TurnOpened(turn, takes):
             _open_turn(db, turn, takes)
+        case TurnResumed(turn):
+            _fits(entry, _do(db, _RESUME, turn))
+        case Steered(turn, joined):
+            _join(db, turn, joined)
         case StepOpened(turn, step):
             _open_step(db, turn, step)
         case ReplyOpened(turn, exchange, at):
@@ -84,8 +77,13 @@ _SETTLE = (
     f" WHERE id = ? AND settled IS NULL AND EXISTS {_IS_OPEN}"
 )
 _CLOSE = (
-    "UPDATE turns SET closed = ?, ending = ?, reason = ?, weight = ?, tainted = max(tainted, ?)"
-    " WHERE id = ? AND ending IS NULL"
+    "UPDATE turns SET closed = ?, ending = ?, reason = ?, weight = ?, tainted = max(tainted, ?),"
+    " ended = (SELECT coalesce(max(ended), 0) + 1 FROM turns) WHERE id = ? AND ending IS NULL"
+)
+_RESUME = "UPDATE turns SET resumed = resumed + 1 WHERE id = ? AND ending IS NULL"
+_JOIN = (
+    "INSERT INTO joined SELECT id, ?, (SELECT count(*) FROM joined WHERE turn = turns.id), ?"
+    " FROM turns WHERE id = ? AND ending IS NULL"
 )
 _RESET = "INSERT OR IGNORE INTO resets SELECT ?, ?, coalesce(max(seq), 0) FROM turns WHERE chat = ?"
 _OPEN_STEP = "INSERT INTO steps SELECT id, ?, ?, ?, ?, ?, ? FROM turns WHERE id = ? AND ending IS NULL"
@@ -127,6 +125,11 @@ def _open_turn(db: sqlite3.Connection, turn: Turn, takes: Sequence[str]) -> None
         _take(db, turn.id, key)
 
 
+def _join(db: sqlite3.Connection, turn: str, joined: Joined) -> None:
+    _fits(joined, _do(db, _JOIN, joined.step, codec.dump_inbound(joined.inbound), turn))
+    _take(db, turn, joined.inbound.key)
+
+
 def _open_step(db: sqlite3.Connection, turn: str, step: Step) -> None:
     usage = step.usage
     row = (step.number, step.text, step.reasoning, usage.prompt, usage.completion, usage.cached, turn)
@@ -142,131 +145,18 @@ def _open_call(
     _fits(call, _do(db, _OPEN_CALL, *row))
 
 
-# -- recovery ------------------------------------------------------------------------------------------------
+# -- old records ---------------------------------------------------------------------------------------------
 
 
-def recover(db: sqlite3.Connection) -> None:
-    """Close the turns that an earlier process left open.
+def complete(db: sqlite3.Connection) -> int:
+    """Give each call of a closed turn that has no result the one it was born with; how many there were.
 
-    Results stand; a call that began keeps the result it was born with; one that did not had no effect. What a tool
-    had said by then may have been a stranger's words, so the turn counts as tainted.
+    Only records of other hands, and of the first version after a crash, have such calls.
     """
-    not_started = NotStarted()
-    db.execute(_NOT_STARTED, (kind_of(not_started), text_of(not_started)))
-    db.execute(_INTERRUPT)
+    return db.execute(_COMPLETE).rowcount
 
 
-_NOT_STARTED = (
-    f"UPDATE calls SET outcome = ?, result = ? WHERE started IS NULL AND settled IS NULL AND EXISTS {_IS_OPEN}"
-)
-_INTERRUPT = """
-    UPDATE turns SET
-        ending = 'interrupted',
-        reason = 'the bot went down',
-        tainted = max(tainted, EXISTS (
-            SELECT 1 FROM calls WHERE turn = turns.id AND step >= 0 AND started IS NOT NULL
-        )),
-        weight = 20 + (
-            length(CAST(inbounds AS BLOB))
-            + coalesce((SELECT sum(length(CAST(text AS BLOB))) FROM steps WHERE turn = turns.id), 0)
-            + coalesce((
-                SELECT sum(length(CAST(raw AS BLOB)) + length(CAST(result AS BLOB)) + 100)
-                FROM calls WHERE turn = turns.id
-            ), 0)
-        ) / 3
-    WHERE ending IS NULL
+_COMPLETE = f"""
+    UPDATE calls SET settled = coalesce((SELECT closed FROM turns WHERE id = turn), started, 0)
+    WHERE settled IS NULL AND NOT EXISTS {_IS_OPEN}
 """
-
-
-# -- reading -------------------------------------------------------------------------------------------------
-
-
-def read_transcript(db: sqlite3.Connection, chat: ConversationId, limit: int) -> Transcript:
-    """The last closed turns since the last reset, oldest first."""
-    newest = (
-        "SELECT seq, id, source, inbounds, opened, tainted, ending, reason, weight FROM turns"
-        " WHERE chat = ? AND ending IS NOT NULL"
-        " AND seq > (SELECT coalesce(max(after), 0) FROM resets WHERE chat = ?)"
-        " ORDER BY seq DESC LIMIT ?"
-    )
-    rows = db.execute(newest, (chat, chat, limit)).fetchall()[::-1]
-    if not rows:
-        return Transcript(chat)
-    exchanges = _read_exchanges(db, chat, rows[0][0])
-    steps = _read_steps(db, chat, rows[0][0], exchanges)
-    return Transcript(chat, tuple(_turn(chat, row, steps, exchanges) for row in rows))
-
-
-Exchanges = dict[tuple[str, int], list[Exchange]]
-"""By turn and step."""
-
-
-def _turn(chat: ConversationId, row: Sequence[Any], steps: dict[str, list[Step]], exchanges: Exchanges) -> Turn:
-    _, ident, source, inbounds, opened, tainted, ending, reason, weight = row
-    replies = exchanges.get((ident, REPLY))
-    return Turn(
-        id=ident,
-        conversation=chat,
-        source=codec.load_source(source),
-        inbounds=codec.load_inbounds(inbounds),
-        opened=opened,
-        tainted=bool(tainted),
-        steps=tuple(steps.get(ident, ())),
-        reply=replies[0] if replies else None,
-        ending=Ending(ending),
-        reason=reason,
-        weight=weight,
-    )
-
-
-def _read_steps(
-    db: sqlite3.Connection, chat: ConversationId, since: int, exchanges: Exchanges
-) -> dict[str, list[Step]]:
-    """By turn, in order."""
-    found: dict[str, list[Step]] = defaultdict(list)
-    select = (
-        "SELECT turn, number, text, reasoning, prompt, completion, cached FROM turns JOIN steps ON turn = id"
-        " WHERE chat = ? AND seq >= ? ORDER BY seq, number"
-    )
-    for turn, number, text, reasoning, *usage in db.execute(select, (chat, since)):
-        own = tuple(exchanges.get((turn, number), ()))
-        found[turn].append(Step(number, text, own, reasoning, Usage(*usage)))
-    return found
-
-
-def _read_exchanges(db: sqlite3.Connection, chat: ConversationId, since: int) -> Exchanges:
-    """In order; a call whose row was never completed comes back with the result it was born with."""
-    found: Exchanges = defaultdict(list)
-    select = (
-        "SELECT turn, step, calls.id, name, raw, valid, wire_id, outcome, detail, result"
-        " FROM turns JOIN calls ON turn = turns.id WHERE chat = ? AND seq >= ? ORDER BY seq, step, place"
-    )
-    for turn, step, ident, name, raw, valid, wire_id, outcome, detail, result in db.execute(select, (chat, since)):
-        arguments = None
-        if valid:
-            arguments = {"text": raw} if step == REPLY else codec.load_arguments(raw)
-        exchange = Exchange(ToolCall(ident, name, raw, arguments, wire_id))
-        exchange.settle(codec.load_outcome(outcome, detail), result)
-        found[turn, step].append(exchange)
-    return found
-
-
-def read_backlog(db: sqlite3.Connection) -> list[Item]:
-    """Oldest first."""
-    rows = db.execute("SELECT chat, key, kind, event FROM inbox WHERE taken IS NULL ORDER BY seq")
-    return [Item(ConversationId(chat), key, codec.load_event(kind, event)) for chat, key, kind, event in rows]
-
-
-def read_seen(db: sqlite3.Connection, limit: int) -> list[str]:
-    """The newest, oldest first."""
-    rows = db.execute("SELECT key FROM inbox ORDER BY seq DESC LIMIT ?", (limit,)).fetchall()
-    return [key for (key,) in reversed(rows)]
-
-
-def read_timers(db: sqlite3.Connection) -> list[TimerSet]:
-    """Soonest first."""
-    rows = db.execute("SELECT key, due, chat, kind, event FROM timers ORDER BY due")
-    return [
-        TimerSet(Item(ConversationId(chat), key, codec.load_event(kind, event)), due)
-        for key, due, chat, kind, event in rows
-    ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel.adapters.model.reading import Json, loads, mapping
-from kernel.conversation import Exchange, Interrupted, Step, Turn, text_of
+from kernel.conversation import Exchange, Interrupted, Ok, Step, Turn, text_of
 from kernel.errors import ModelFault
 from kernel.ports import Request
 from kernel.source import Inbound
@@ -74,25 +74,46 @@ def _tool(tool: Tool) -> Message:
 
 def messages_of(request: Request, dialect: Dialect) -> list[Message]:
     """The system text, then every turn: who said what, what was called with which result, what was answered."""
-    system = [{"role": "system", "content": request.system}] if request.system else []
-    return system + [message for turn in request.turns for message in _turn(turn, dialect)]
+    messages: list[Message] = [{"role": "system", "content": request.system}] if request.system else []
+    note = ""
+    for turn in request.turns:
+        messages += _turn(turn, dialect, note)
+        note = _undelivered(turn)
+    return messages
 
 
-def _turn(turn: Turn, dialect: Dialect) -> list[Message]:
-    messages = [{"role": "user", "content": "\n".join(_heard(inbound) for inbound in turn.inbounds)}]
+def _turn(turn: Turn, dialect: Dialect, note: str) -> list[Message]:
+    messages: list[Message] = [{"role": "user", "content": note + _said([*turn.inbounds, *_joined(turn, 0)])}]
     for step in turn.steps:
         messages += _step(step, dialect)
+        if steered := _joined(turn, step.number + 1):
+            messages.append({"role": "user", "content": _said(steered)})
     said = turn.reply.call.raw if turn.reply else ""
     if said and messages[-1] != (answer := {"role": "assistant", "content": said}):
         messages.append(answer)
     return messages
 
 
+def _joined(turn: Turn, step: int) -> list[Inbound]:
+    return [joined.inbound for joined in turn.joined if joined.step == step]
+
+
+def _said(inbounds: Sequence[Inbound]) -> str:
+    return "\n".join(_heard(inbound) for inbound in inbounds)
+
+
+def _undelivered(turn: Turn) -> str:
+    """What the model is told of an answer that did not arrive, or may not have: it stands before what came next."""
+    if turn.reply is None or isinstance(turn.reply.outcome, Ok):
+        return ""
+    return f"[delivery of the answer above | {_plain(turn.reply.text)}]\n"
+
+
 def _heard(inbound: Inbound) -> str:
     """A line that tells who speaks, and the words; neither the name nor the words can write such a line."""
     source = inbound.source
     head = f'[user {source.user} | role {source.role} | unverified name "{_plain(source.name)}"]'
-    return head + "\n" + inbound.text.replace("[user ", "\\[user ")
+    return head + "\n" + re.sub(r"\[(?=user |delivery )", r"\\[", inbound.text)
 
 
 def _plain(name: str) -> str:
