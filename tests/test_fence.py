@@ -16,12 +16,13 @@ import pytest
 
 from kernel.fence import (
     MAX_DESCRIPTION,
+    Contained,
     Fence,
     Late,
     Raised,
     Result,
     Returned,
-    ThreadExit,
+    contain_tasks,
     describe,
     in_thread,
     place_of,
@@ -379,14 +380,14 @@ def test_a_blocking_function_runs_in_a_daemon_thread() -> None:
     [
         (ValueError("x"), "ValueError: x"),
         (TimeoutError(), "TimeoutError"),
-        (SystemExit(3), "ThreadExit: SystemExit: 3"),
-        (StopIteration(7), "ThreadExit: StopIteration: 7"),
-        (KeyboardInterrupt(), "ThreadExit: KeyboardInterrupt"),
-        (asyncio.CancelledError(), "ThreadExit: CancelledError"),
+        (SystemExit(3), "SystemExit: 3"),
+        (StopIteration(7), "StopIteration: 7"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (asyncio.CancelledError(), "CancelledError"),
     ],
 )
 def test_what_a_thread_raises_comes_back_with_its_place(error: BaseException, summary: str) -> None:
-    """Exceptions as they are; what no coroutine may raise as a ThreadExit that names it; the line is the tool's."""
+    """Exceptions as they are; what no coroutine may raise as a Contained that names it; the line is the tool's."""
 
     def fails() -> None:
         raise error  # in its thread
@@ -396,7 +397,7 @@ def test_what_a_thread_raises_comes_back_with_its_place(error: BaseException, su
         assert isinstance(result, Raised)
         assert result.summary == summary
         assert line_of(result) == "raise error  # in its thread"
-        assert result.error is error or isinstance(result.error, ThreadExit)
+        assert result.error is error or isinstance(result.error, Contained)
 
     play(story)
 
@@ -540,3 +541,55 @@ class Speechless(Exception):
 def test_an_error_is_told_in_one_short_line(error: BaseException, summary: str) -> None:
     """Type and first line; an exception that cannot say itself is told by its type."""
     assert describe(error) == summary
+
+
+def test_code_that_cancels_itself_cancels_nobody_else() -> None:
+    """It is told as what it raised; the caller goes on."""
+
+    async def story(clock: FakeClock, fence: Fence) -> None:
+        async def suicidal() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+        result = await fence.run(suicidal, 5)
+        assert isinstance(result, Raised)
+        assert result.summary == "CancelledError: it cancelled itself"
+
+    play(story)
+
+
+def test_an_exit_in_a_task_of_a_plugin_ends_that_task_only() -> None:
+    """`asyncio.gather` makes tasks that no fence surrounds; the loop is told who is inside one."""
+
+    async def story(clock: FakeClock, fence: Fence) -> None:
+        contain_tasks(asyncio.get_running_loop())
+
+        async def leave() -> None:
+            raise SystemExit(3)
+
+        async def careless() -> None:
+            await asyncio.gather(leave(), leave())
+
+        result = await fence.run(careless, 5)
+        assert isinstance(result, Raised)
+        assert result.summary == "SystemExit: 3"
+        assert "raise SystemExit(3)" in line_of(result)
+
+    play(story)
+
+
+def test_a_task_of_the_kernels_own_is_as_it_was() -> None:
+    """Only what code behind the fence starts is contained."""
+
+    async def story() -> str:
+        contain_tasks(asyncio.get_running_loop())
+
+        async def work() -> str:
+            return "done"
+
+        task = asyncio.create_task(work(), name="mine")
+        assert task.get_coro().__name__ == "work"  # type: ignore[union-attr]
+        return f"{await task} by {task.get_name()}"
+
+    assert asyncio.run(story()) == "done by mine"

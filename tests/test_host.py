@@ -11,6 +11,8 @@ from tests.parts import add_channel, message
 
 from kernel.adapters.embedded.memory import MemoryLedger
 from kernel.app import Kernel
+from kernel.errors import PluginFault
+from kernel.plugin import Plugin
 from kernel.ports import Reply
 from kernel.settings import Settings
 from kernel.testkit import FakeClock, RecordingChannel, ScriptedModel, calling, settle
@@ -348,3 +350,66 @@ async def two() -> str:
         assert house.trouble()["shaky"][0] == "probation"
 
     play(house, scene())
+
+
+def test_a_namesake_costs_the_healthy_plugin_nothing(house: House) -> None:
+    """The second plugin of a name is refused under its path; the first keeps its tools and its health."""
+    house.write("first.py", TOOL.format(name="same", tool="one", says=1))
+    house.write("second.py", TOOL.format(name="same", tool="two", says=2))
+
+    async def scene() -> None:
+        await house.start()
+        assert house.tools == {"one"}
+        [(name, trouble)] = house.trouble().items()
+        assert name.startswith("same (")
+        assert name.endswith("second.py)")
+        assert "same" in trouble[1]
+        assert await house.call("one") == ["1"]
+
+    play(house, scene())
+
+
+def test_a_plugin_under_two_names_is_one(house: House) -> None:
+    """`bot = plugin = Plugin(…)` is not two plugins."""
+    house.write("alias.py", TOOL.format(name="alias", tool="one", says=1) + "\nother = plugin\n")
+
+    async def scene() -> None:
+        await house.start()
+        assert house.tools == {"one"}
+
+    play(house, scene())
+
+
+def test_a_plugins_test_beside_it_is_no_plugin(house: House) -> None:
+    """`plugins/test_weather.py` is a good place for a test, and is not loaded."""
+    house.write("weather.py", TOOL.format(name="weather", tool="one", says=1))
+    for name in ("test_weather.py", "conftest.py", "_draft.py", ".hidden.py"):
+        house.write(name, "raise AssertionError('loaded')\n")
+
+    async def scene() -> None:
+        await house.start()
+        assert house.tools == {"one"}
+        assert house.trouble() == {}
+
+    play(house, scene())
+
+
+@pytest.mark.parametrize("setup", ["def life(handle):\n    raise SystemExit(3)", "def life():\n    yield"])
+def test_a_setup_that_is_no_generator_of_one_handle_is_a_fault(house: House, setup: str) -> None:
+    """Also what it raises when it is merely called; the next plugin is loaded."""
+    house.write("bad.py", TOOL.format(name="bad", tool="one", says=1) + f"\n@plugin.setup\n{setup}\n")
+    house.write("well.py", TOOL.format(name="well", tool="two", says=2))
+
+    async def scene() -> None:
+        await house.start()
+        assert house.tools == {"two"}
+        assert house.trouble()["bad"][1].startswith("set-up: ")
+
+    play(house, scene())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "a/b", "名", 3])
+def test_a_plugin_has_a_plain_name(name: Any) -> None:
+    """It is part of tasks' names, health rows and the record."""
+    with pytest.raises(PluginFault, match="must match"):
+        Plugin(name)

@@ -23,6 +23,7 @@ BROAD = {
 
 TASKS = {
     "kernel/app.py",
+    "kernel/executor.py",
     "kernel/fence.py",
     "kernel/host.py",
     "kernel/adapters/embedded/dispatch.py",

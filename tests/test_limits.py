@@ -1,6 +1,5 @@
 """What a turn may use up: steps, sends and repetitions, each with its own refusal."""
 
-import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,13 +78,6 @@ def test_the_order_of_keys_makes_no_difference(one: Mapping[str, Any], other: Ma
 def test_different_arguments_are_different_calls(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     """Type, order in a list, name, case and blanks all count."""
     assert outcomes(Tally(Limits(same_call=1)), tool(), one, other) == [None, None]
-
-
-def test_arguments_that_are_no_json_are_counted_too() -> None:
-    """Validated arguments hold Python values, also as keys of mixed types: counting them never raises."""
-    colour = enum.Enum("colour", ["RED"])
-    odd = {"a": {colour.RED: 1, 2: {3}, "x": None, (1, 2): b"\xff"}, "b": "\ud800"}
-    assert outcomes(Tally(Limits(same_call=1)), tool(), odd, odd) == [None, Duplicate(1)]
 
 
 def test_sends_are_limited_and_nothing_else_is() -> None:

@@ -262,3 +262,16 @@ def test_thoughts_among_the_parts(part: Json) -> None:
     """A thought that stands beside the text in a list of parts is not spoken."""
     reply = read(events({"content": [part, {"type": "text", "text": "hi"}, "!"]}, finish="stop"))
     assert (reply.reasoning, reply.text) == ("mm", "hi!")
+
+
+@pytest.mark.parametrize("piece", ["word ", "<think>", "x"])
+def test_an_answer_that_never_ends_is_cut_off(piece: str) -> None:
+    """A server in a loop must not fill the memory: at 16 MB it is a fault, whatever it says."""
+    line = b"data: " + json.dumps({"choices": [{"delta": {"content": piece * 10_000}}]}).encode() + b"\n\n"
+    answer = Answer(set())
+    fed = 0
+    with pytest.raises(ModelFault, match="longer than 16000000 bytes"):  # noqa: PT012 - the feeding raises
+        while fed < 20_000_000:
+            answer.feed(line)
+            fed += len(line)
+    assert 15_000_000 < fed <= 16_000_000

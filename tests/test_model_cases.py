@@ -181,6 +181,12 @@ def test_nesting_of_any_depth() -> None:
 def test_retry_after_in_all_spellings() -> None:
     """Seconds, milliseconds or a date; nonsense is ignored."""
     date = "Tue, 14 Nov 2023 22:13:30 GMT"
-    spellings = ({"retry-after": "7"}, {"retry-after-ms": "1500"}, {"retry-after": date}, {"retry-after": "soon"})
+    odds = ("soon", "Tue, 14 Nov 99999999999 22:13:30 GMT", "nan", "inf", "-inf")
+    spellings = (
+        {"retry-after": "7"},
+        {"retry-after-ms": "1500"},
+        {"retry-after": date},
+        *({"retry-after": odd} for odd in odds),
+    )
     waits = [fault_of(429, headers, b"", 1_700_000_000.0).retry_after for headers in (*spellings, {})]
-    assert waits == [7.0, 1.5, 10.0, None, None]
+    assert waits == [7.0, 1.5, 10.0, *[None] * len(odds), None]

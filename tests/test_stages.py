@@ -1,6 +1,7 @@
 """The seven stages: order, what hooks may say, and that a broken one breaks nothing but itself."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -487,3 +488,22 @@ def test_hooks_added_meanwhile_wait_for_the_next_passing() -> None:
     undo()
     table.play(Stage.BEFORE_TOOLCALL)
     assert late.shown == [BEFORE]
+
+
+@every_stage
+def test_a_hook_that_blocks_holds_only_its_own_turn(stage: Stage) -> None:
+    """A plain function runs in a thread: other chats go on meanwhile, and its deadline holds."""
+    release = threading.Event()
+
+    async def story() -> None:
+        broken = hook(stage, lambda seen: release.wait(20))
+        table = Table(broken)
+        passing = asyncio.ensure_future(PASS[stage](table.stages))
+        await table.clock.advance(SECONDS + 1)
+        assert await passing == CONTAINED[stage]
+        assert [fault.error for fault in table.faults] == ["no answer within 5 s"]
+
+    try:
+        asyncio.run(story())
+    finally:
+        release.set()

@@ -74,17 +74,37 @@ def test_what_a_tool_sent_is_not_sent_again(play: Stage) -> None:
     assert play.run(said_to(play, user, "and?")) == ["next"]
 
 
-def test_an_empty_answer_is_silence(play: Stage) -> None:
-    """Nothing is sent, and the record says so."""
+def test_an_empty_answer_is_asked_for_once_more(play: Stage) -> None:
+    """Servers do that now and then; the person only sees the second answer."""
+    user = play.newcomer()
+    play.model.say("   ")
+    play.model.say("here I am")
+    assert play.run(said_to(play, user, "anybody?")) == ["here I am"]
+    assert play.model.requests[-1]["messages"][-1]["content"].endswith("anybody?")
+
+
+def test_two_empty_answers_are_told(play: Stage) -> None:
+    """Silence would look like a dead bot: a human sentence, and the record says that the turn failed."""
+    user = play.newcomer()
+    play.model.say("")
+    play.model.say(" \n")
+    [text] = play.run(said_to(play, user, "anybody?"))
+    assert "没有说话" in text
+    assert play.run(play.ended(user, 1)) == ["failed"]
+
+
+def test_after_a_tool_an_empty_answer_is_silence(play: Stage) -> None:
+    """A model that has said all by its tools may leave it at that: nothing more is sent, and nothing asked again."""
 
     async def scene(user: int) -> list[str]:
-        await play.qq.private_says(user, "say nothing")
+        await play.qq.private_says(user, "say it by the tool")
         return await play.ended(user, 1)
 
     user = play.newcomer()
-    play.model.say("   ")
+    play.model.call(("output_send__qq", {"text": "by the tool"}))
+    play.model.say("")
     assert play.run(scene(user)) == ["silent"]
-    assert play.model.requests[-1]["messages"][-1]["content"].endswith("say nothing")
+    assert [sent.text for sent in play.qq.sent if sent.chat == f"private:{user}"] == ["by the tool"]
 
 
 def test_a_turn_has_a_deadline(play: Stage) -> None:

@@ -77,7 +77,7 @@ def test_a_member_cannot_send_to_another_chat(play: Stage) -> None:
     play.run(ask(play, user, "member", *calls))
     assert last(play, user).outcome == "denied"
     assert [sent.chat for sent in play.qq.sent[before:]] == [f"group:{GROUP}"]
-    play.run(ask(play, user, "member", ("output_send__qq", {"text": "here", "to": f"group:0{GROUP}"})))
+    play.run(ask(play, user, "member", ("output_send__qq", {"text": "here", "to": f"group:{GROUP}"})))
     assert last(play, user).outcome == "ok"
     assert [sent.text for sent in play.qq.sent][-2:] == ["here", "done"]
 

@@ -372,6 +372,7 @@ BROKEN = [
     (pin, {"target": "nobody"}, "target 'nobody' is not one of its arguments"),
     (plainly, {"target": "context"}, "target 'context' is not one of its arguments"),
     (pin, {"paralel": True}, "unexpected keyword argument 'paralel'"),
+    *[(pin, {"timeout": odd}, "is not a number of seconds above 0") for odd in ("30", 0, -1, math.inf, math.nan)],
 ]
 
 
@@ -628,3 +629,17 @@ def test_tools_may_go_while_they_are_listed() -> None:
         for undo in undos:
             undo()
     assert seen == ["pin", "typed"]
+
+
+@pytest.mark.parametrize("thing", [None, 3, "name", [pin]])
+def test_what_cannot_be_called_is_no_tool(thing: Any) -> None:
+    """As a decorator on an attribute, or with its brackets forgotten."""
+    with pytest.raises(PluginFault, match="is not a function"):
+        made(thing)
+
+
+def test_an_invented_name_is_told_in_short() -> None:
+    """The model may write a megabyte as an argument's name; the complaint goes back to it."""
+    with pytest.raises(ValueError, match="Extra inputs") as caught:
+        made(pin).validate({"y" * 100_000: 1})
+    assert len(str(caught.value)) < 500

@@ -1,6 +1,7 @@
 """The loop: turn → step → ask → act."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from kernel.ports import (
 from kernel.source import Inbound, least
 from kernel.stages import Answer, Closed, Input, Prompt, Respond
 from kernel.window import fit, weigh
+
+log = logging.getLogger("qiwo.agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Agent:
         self._context_tokens = context_tokens
         self._mint = mint
         self._steers = steers
+        self.last_fault: ModelFault | None = None
+        """What the model failed with last, since it last answered."""
 
     # -- birth and end ---------------------------------------------------------------------------------------
 
@@ -174,12 +179,14 @@ class Agent:
         except TimeoutError:
             return Final(words.too_long(code), Ending.FAILED, f"longer than {self._limits.turn_seconds:g} s")
         except ModelFault as fault:
+            log.warning("turn %s: the model failed: %s", code, fault)
+            self.last_fault = fault
             return Final(words.fault(fault.kind, code), Ending.FAILED, str(fault))
         finally:
             run.spent += self._clock.monotonic() - began
 
     async def _loop(self, run: Run, history: Sequence[Turn]) -> Final | None:
-        if run.turn.steps and not run.turn.steps[-1].exchanges:
+        if run.turn.steps and run.turn.steps[-1].text and not run.turn.steps[-1].exchanges:
             return Final(run.turn.steps[-1].text)  # an earlier process had the answer already
         while not run.outranked:
             respond = await self._steer(run)
@@ -195,6 +202,7 @@ class Agent:
             if reply is None:
                 run.tally.restart(run.tally.steps - 1)  # the step was not taken
                 return None
+            self.last_fault = None
             final = await self._act(run, reply, closing=closing)
             if final is not None:
                 return final
@@ -210,9 +218,18 @@ class Agent:
             self._executor.cancel(run, exchanges, "a hook answered instead")
             return Final(respond.text)
         if not exchanges:
-            return Final(reply.text)
+            return self._said(run, reply)
         await self._executor.run(run, exchanges)
         return Final(reply.text or words.limit_reached(self._limits.steps)) if closing else None
+
+    @staticmethod
+    def _said(run: Run, reply: Reply) -> Final | None:
+        """The answer. An empty one to a plain question is asked for once more; after tools it may be meant."""
+        if reply.text.strip() or run.turn.exchanges:
+            return Final(reply.text)
+        if len(run.turn.steps) == 1:
+            return None
+        return Final(words.empty(run.turn.id), Ending.FAILED, "the model gave an empty answer twice")
 
     async def _steer(self, run: Run) -> Respond | None:
         """Let the messages join that the same person sent meanwhile: the model reads them before its next step."""

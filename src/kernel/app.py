@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel import commands
+from kernel.adapters.embedded.blobs import FileBlobs
 from kernel.adapters.embedded.clock import SystemClock
 from kernel.adapters.embedded.dispatch import EmbeddedDispatch
 from kernel.adapters.embedded.ledger import SqliteLedger
@@ -22,7 +23,7 @@ from kernel.attention import Attention
 from kernel.chats import Chats
 from kernel.errors import LedgerFault, Misuse
 from kernel.executor import Door, Executor
-from kernel.fence import Fence
+from kernel.fence import Fence, contain_tasks
 from kernel.health import Change, HealthRegistry
 from kernel.host import PluginHost, Services
 from kernel.limits import Limits
@@ -112,6 +113,7 @@ class Kernel:
 
     async def start(self) -> None:
         """Open the record, load the plugins, begin to serve. Raises LedgerFault."""
+        contain_tasks(asyncio.get_running_loop())
         graph = self._graph = self._build()
         self._own(self._tick(graph.health), "tick")
         await graph.host.start()  # first: a turn that an earlier process left open needs its tools
@@ -191,7 +193,7 @@ class Kernel:
         stages = Stages(fence, settings.hook_timeout, fault=self._hook_failed, resting=self._resting)
         output = Output(stages, clock, mint)
         door = Door(toolbox, rulebook.current, health, stages)
-        executor = Executor(door, fence, clock)
+        executor = Executor(door, fence, clock, FileBlobs(settings.data_dir))
         waits = settings.waits
         tokens = settings.context_tokens
         agent = Agent(self._model, door, executor, output, clock, self._limits(), tokens, mint, steers=not waits.off)

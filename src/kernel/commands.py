@@ -1,5 +1,6 @@
 """The kernel's own commands: they bypass the queue, and have permissions like everything else."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,10 @@ STOP = Command("/stop", ("/停止",), "停下正在进行的回答")
 RESET = Command("/reset", ("/重置", "/new"), "开始新的对话，旧记录保留")
 WHY = Command("/why", ("/为什么",), "上一轮做了什么，为什么")
 ALL = (HELP, STATUS, STOP, RESET, WHY)
+
+
+SEEN = 1000
+"""Keys of commands that are remembered."""
 
 
 def parse(text: str, prefixes: Sequence[str]) -> Command | None:
@@ -59,9 +64,15 @@ class Commands:
         self._output = output
         self._clock = clock
         self._status = status
+        self._seen: OrderedDict[str, None] = OrderedDict()
 
     async def run(self, command: Command, inbound: Inbound, chat: ConversationId) -> None:
-        """Do it if the policy lets this source, and answer in one message."""
+        """Do it if the policy lets this source, and answer in one message. What comes twice is done once."""
+        if inbound.key in self._seen:
+            return
+        self._seen[inbound.key] = None
+        if len(self._seen) > SEEN:
+            self._seen.popitem(last=False)
         source = inbound.source
         verdict = self._verdict(command, source, own=self._own(command, source, chat))
         if verdict.decision is not Decision.ALLOW:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
@@ -194,6 +194,15 @@ def text_of(outcome: Outcome) -> str:  # noqa: C901 - one case an outcome is the
             return "denied: nobody approved in time"
         case _:
             assert_never(outcome)
+
+
+def is_sound(outcome: Outcome) -> bool:
+    """Whether its fields are what they are declared to be: plugins build outcomes too, and write what they like."""
+    return all(type(getattr(outcome, one.name)) in _kinds(one.type) for one in fields(outcome))
+
+
+def _kinds(declared: object) -> tuple[object, ...]:
+    return (float, int) if declared is float else (declared,)
 
 
 class Exchange:

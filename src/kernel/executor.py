@@ -1,16 +1,12 @@
 """The one door: a tool runs only through `Executor.run`; every call that goes in comes out settled and recorded."""
 
 import asyncio
-import dataclasses
 import inspect
-import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Any, cast
 
 from kernel.conversation import (
     BadArguments,
@@ -21,28 +17,23 @@ from kernel.conversation import (
     Failed,
     Interrupted,
     NotStarted,
-    Ok,
     Outcome,
     Quarantined,
     TimedOut,
     Turn,
-    Unconfirmed,
     UnknownTool,
 )
 from kernel.errors import ClaimLost, LedgerFault, ToolError
-from kernel.fence import Fence, Late, Raised, Returned, describe, in_thread
+from kernel.fence import Fence, Late, Raised, Returned, attempt, describe, in_thread
 from kernel.health import HealthRegistry, Permit, Refusal
 from kernel.limits import Tally
 from kernel.policy import Act, Decision, Policy
-from kernel.ports import CallSettled, CallStarted, Claim, Clock
-from kernel.source import Scene, conversation_of
+from kernel.ports import Blobs, CallSettled, CallStarted, Claim, Clock
+from kernel.results import kept, outcome_of, trimmed
+from kernel.source import Scene, SceneKind, conversation_of
 from kernel.stages import After, Before, Refuse, Stages
 from kernel.toolbox import Toolbox
 from kernel.tools import Context, Risk, Tool, TurnFacts
-
-RESULT_LIMIT = 200_000
-"""Characters of one result; more is a crash of the tool: it would push everything else out of the window."""
-
 
 REMEMBERED = 2000
 """Kinds of turn (role, chat, user, taint) whose tools are remembered."""
@@ -126,10 +117,11 @@ class Door:
 class Executor:
     """Admits, announces, runs and settles calls."""
 
-    def __init__(self, door: Door, fence: Fence, clock: Clock) -> None:
+    def __init__(self, door: Door, fence: Fence, clock: Clock, blobs: Blobs) -> None:
         self._door = door
         self._fence = fence
         self._clock = clock
+        self._blobs = blobs
 
     async def run(self, run: Run, exchanges: Sequence[Exchange]) -> None:
         """Settle every exchange of a step, whatever happens.
@@ -138,14 +130,18 @@ class Executor:
         lane (sends on one channel) keep their order. Being cancelled, or a record that cannot be written, settles
         what is open and raises on.
         """
+        reason = "an error in the kernel"
         try:
             for batch in self._batches(exchanges):
                 await self._batch(run, batch)
         except LedgerFault:
-            self.cancel(run, exchanges, "the record could not be written")
+            reason = "the record could not be written"
+            raise
+        except asyncio.CancelledError:
+            reason = run.claim.cancelled or "the turn's deadline passed"
             raise
         finally:
-            self.cancel(run, exchanges, run.claim.cancelled or "the turn's deadline passed")
+            self.cancel(run, exchanges, reason)
 
     async def recover(self, run: Run) -> None:
         """Give what an earlier process left open its result; only what may run twice runs again."""
@@ -181,8 +177,7 @@ class Executor:
         if tool is None or tool.taints:
             run.turn = run.turn.taint()
         if tool is not None and call.arguments is not None:
-            with suppress(ValueError):
-                run.tally.admit(tool, tool.validate(call.arguments))
+            run.tally.admit(tool, call.arguments)
 
     def cancel(self, run: Run, exchanges: Sequence[Exchange], by: str) -> None:
         """Settle what is still open."""
@@ -192,7 +187,7 @@ class Executor:
 
     def _settle(self, run: Run, exchange: Exchange, outcome: Outcome) -> None:
         """The only place where a call gets its result, and with it its row."""
-        exchange.settle(outcome)
+        exchange.settle(trimmed(outcome))
         run.claim.commit(CallSettled(exchange, self._clock.now()))
 
     def _batches(self, exchanges: Sequence[Exchange]) -> list[Sequence[Exchange]]:
@@ -209,7 +204,7 @@ class Executor:
             if len(lanes) == 1:
                 await self._lane(run, lanes[0])
             else:
-                await asyncio.gather(*(self._lane(run, lane) for lane in lanes))
+                await _side_by_side([self._lane(run, lane) for lane in lanes])
 
     # -- admission -------------------------------------------------------------------------------------------
 
@@ -231,17 +226,21 @@ class Executor:
             return UnknownTool(call.name)
         if call.arguments is None:
             return BadArguments("they are not one JSON object")
-        try:
-            arguments = await self._after_hooks(turn, tool, tool.validate(call.arguments))
-        except ValueError as error:
-            return BadArguments(str(error))
-        if isinstance(arguments, Denied):
+        policy = self._door.policy()
+        if not policy.shows(turn.source, tool.name, tool.risk, tainted=turn.tainted):
+            # Whatever the arguments: whoever may never call it does not get its validators and hooks to run either.
+            verdict = policy.decide(turn.source, Act(tool.name, tool.risk, tainted=turn.tainted))
+            return Denied(verdict.rule, verdict.sentence)
+        arguments = self._validated(tool, call.arguments)
+        if isinstance(arguments, dict):
+            arguments = await self._after_hooks(turn, tool, arguments)
+        if not isinstance(arguments, dict):
             return arguments
         act = Act(tool.name, tool.risk, here=self._here(turn, tool, arguments), tainted=turn.tainted)
-        verdict = self._door.policy().decide(turn.source, act)
+        verdict = policy.decide(turn.source, act)
         if verdict.decision is not Decision.ALLOW:
             return Denied(verdict.rule, verdict.sentence)
-        limited = run.tally.admit(tool, arguments)
+        limited = run.tally.admit(tool, call.arguments)
         if limited is not None:
             return limited
         deadline = self._deadline(run, tool)
@@ -250,20 +249,32 @@ class Executor:
             return Quarantined(permit.what, permit.seconds, permit.why)
         return Admitted(exchange, tool, arguments, permit, verdict.rule)
 
-    async def _after_hooks(self, turn: Turn, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any] | Denied:
+    def _validated(self, tool: Tool, raw: Mapping[str, Any]) -> dict[str, Any] | Outcome:
+        """A validator can be the plugin's own code: what it raises beside a ValueError is a crash of the plugin."""
+        match attempt(partial(tool.validate, raw)):
+            case Returned(arguments):
+                return cast("dict[str, Any]", arguments)
+            case Raised(ValueError() as error):
+                return BadArguments(str(error))
+            case Raised() as raised:
+                self._door.health.crashed(tool.plugin, tool.name, raised.summary, raised.where)
+                return Crashed(raised.summary, raised.where)
+
+    async def _after_hooks(self, turn: Turn, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any] | Outcome:
         """What before_toolcall made of the arguments; changed ones must fit the schema again."""
         seen = await self._door.stages.before_toolcall(Before(turn.source, tool.name, arguments), tool.plugin)
         if isinstance(seen, Refuse):
             return Denied("hook", seen.reason)
-        return arguments if seen.arguments is arguments else tool.validate(seen.arguments)
+        return arguments if seen.arguments is arguments else self._validated(tool, seen.arguments)
 
     @staticmethod
     def _here(turn: Turn, tool: Tool, arguments: Mapping[str, Any]) -> bool:
         """Whether the call stays in the chat that asked. A target that cannot be read is elsewhere."""
         if tool.target is None:
             return True
-        target = arguments[tool.target]
-        return target is None or target == "" or same_scene(str(target), turn.source.scene)
+        said = attempt(partial(str, arguments[tool.target]))
+        target = str(said.value) if isinstance(said, Returned) and arguments[tool.target] is not None else ""
+        return isinstance(said, Returned) and (target == "" or same_scene(target, turn.source.scene, tool.target))
 
     def _deadline(self, run: Run, tool: Tool) -> float:
         return tool.timeout or run.tally.limits.tool_seconds
@@ -286,6 +297,7 @@ class Executor:
             try:
                 seen = After(run.turn.source, one.tool.name, one.arguments, outcome)
                 outcome = await self._door.stages.after_toolcall(seen, one.tool.plugin)
+                outcome = await kept(outcome, self._blobs.keep)
             finally:
                 self._settle(run, one.exchange, outcome)
                 if one.tool.taints:
@@ -299,11 +311,13 @@ class Executor:
         run.begun.add(one.exchange.call.id)
         deadline = self._deadline(run, one.tool)
         match await self._fence.run(partial(self._invoke, run, one), deadline):
-            case Returned(value):
-                return self._returned(one, value)
+            case Returned(outcome):
+                one.permit.succeeded()
+                return cast("Outcome", outcome)
             case Raised(ToolError() as error):
                 one.permit.tool_error()
-                return Failed(str(error))
+                said = attempt(partial(str, error))
+                return Failed(str(said.value) if isinstance(said, Returned) else type(error).__name__)
             case Raised(error, where):
                 one.permit.crashed(describe(error), where)
                 return Crashed(describe(error), where)
@@ -311,21 +325,16 @@ class Executor:
                 one.permit.crashed(f"no answer within {seconds:g} s", one.tool.where, fatal=stuck)
                 return TimedOut(seconds)
 
-    def _invoke(self, run: Run, one: Admitted) -> object:
+    async def _invoke(self, run: Run, one: Admitted) -> Outcome:
+        """The call and the reading of its result: both are the plugin's code."""
         arguments = dict(one.arguments)
         if one.tool.context_name is not None:
             arguments[one.tool.context_name] = self._context(run, one)
         call = partial(one.tool.function, **arguments)
-        return call() if inspect.iscoroutinefunction(one.tool.function) else in_thread(call)
-
-    def _returned(self, one: Admitted, value: object) -> Outcome:
-        try:
-            outcome = outcome_of(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            one.permit.crashed(describe(error), one.tool.where)
-            return Crashed(describe(error), one.tool.where)
-        one.permit.succeeded()
-        return outcome
+        value = call() if inspect.iscoroutinefunction(one.tool.function) else in_thread(call)
+        while inspect.isawaitable(value):  # twice when a plain wrapper hid a coroutine function from its caller
+            value = await value
+        return outcome_of(value)
 
     # -- what a tool may know --------------------------------------------------------------------------------
 
@@ -351,6 +360,16 @@ def health_chat(turn: Turn) -> str:
     return conversation_of(turn.source)
 
 
+async def _side_by_side(lanes: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """All at once; if one breaks, the others are cancelled before it is told."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes:
+                group.create_task(lane)
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
+
+
 def _lanes(admitted: Sequence[Admitted]) -> list[list[Admitted]]:
     """Calls that may run side by side; those on one lane keep their order."""
     lanes: dict[object, list[Admitted]] = {}
@@ -359,37 +378,19 @@ def _lanes(admitted: Sequence[Admitted]) -> list[list[Admitted]]:
     return list(lanes.values())
 
 
-def same_scene(target: str, scene: Scene) -> bool:
-    """`group:10001` or the bare id; ids are compared as numbers where they are numbers."""
+def same_scene(target: str, scene: Scene, named: str = "") -> bool:
+    """`group:10001` or the bare id; ids are compared as numbers where they are numbers.
+
+    A bare id is of the kind that its argument's name says (`group_id`, `user`), if it says one.
+    """
     kind, _, ident = target.strip().rpartition(":")
-    return kind in ("", scene.kind) and _canonical(ident) == _canonical(scene.id)
+    if not kind:
+        kind = "group" if "group" in named else "private" if named.startswith(("user", "private", "friend")) else ""
+    mine = SceneKind.PRIVATE if scene.kind is SceneKind.TEMP and kind == "private" else scene.kind
+    return kind in ("", mine) and _canonical(ident) == _canonical(scene.id)
 
 
 def _canonical(ident: str) -> str:
+    """As a number, without a number's limits."""
     ident = ident.strip()
-    return str(int(ident)) if ident.isdecimal() else ident
-
-
-def outcome_of(value: object) -> Outcome:
-    """A tool's return value as its result: text as it is, nothing as `done`, the rest as JSON.
-
-    Raises TypeError or ValueError for what cannot be told to a model, or is too long to.
-    """
-    if isinstance(value, Ok | Failed | Unconfirmed):
-        return value
-    if value is None:
-        return Ok("done")
-    text = (
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_jsonable, allow_nan=False)
-    )
-    if len(text) > RESULT_LIMIT:
-        raise ValueError(f"the result has {len(text)} characters, more than {RESULT_LIMIT}")
-    return Ok(text)
-
-
-def _jsonable(value: object) -> object:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"a result of type {type(value).__name__} cannot be written as JSON")
+    return (ident.lstrip("0") or "0") if ident.isascii() and ident.isdecimal() else ident

@@ -7,8 +7,9 @@ import inspect
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,10 @@ Result = Returned | Raised | Late
 
 def describe(error: BaseException) -> str:
     """One line: the type and the first line of the message."""
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:  # its __str__ is a plugin's code too
-        lines = []
-    return ": ".join([type(error).__name__, *lines[:1]])[:MAX_DESCRIPTION]
+    said = attempt(partial(str, error))  # its __str__ is a plugin's code too
+    lines = str(said.value).strip().splitlines() if isinstance(said, Returned) else []
+    names = [] if isinstance(error, Contained) else [type(error).__name__]  # its message names the type already
+    return ": ".join([*names, *lines[:1]])[:MAX_DESCRIPTION]
 
 
 def place_of(error: BaseException) -> str:
@@ -71,6 +71,14 @@ def place_of(error: BaseException) -> str:
     beyond = [f"{file}:{line}" for file, line in frames if file != __file__]
     own = [f"{file}:{line}" for file, line in frames if not file.startswith(_LIBRARIES)]
     return (own or beyond or [""])[-1]
+
+
+def attempt(call: Callable[[], Any]) -> Returned | Raised:
+    """Call plugin code that must answer on the spot: a validator, a `__str__`."""
+    try:
+        return Returned(call())
+    except BaseException as error:
+        return Raised(error, place_of(error))
 
 
 class Fence:
@@ -92,12 +100,12 @@ class Fence:
                 await asyncio.wait({task})
         except TimeoutError:
             if task.done():
-                return task.result()
+                return _result(task)
             return Late(seconds or 0.0, stuck=not await self._stop(task))
         except asyncio.CancelledError:
             await self._stop(task)
             raise
-        return task.result()
+        return _result(task)
 
     async def _stop(self, task: asyncio.Task[Result]) -> bool:
         """Cancel and wait for the grace; False when it goes on all the same."""
@@ -110,8 +118,46 @@ class Fence:
         return task.done()
 
 
+def _result(task: "asyncio.Task[Result]") -> Result:
+    """Code that cancels its own task and returns is no cancellation of ours."""
+    if task.cancelled():
+        return Raised(asyncio.CancelledError("it cancelled itself"), "")
+    return task.result()
+
+
+_FENCED: contextvars.ContextVar[bool] = contextvars.ContextVar("fenced", default=False)
+"""Whether a task was started by a plugin's code."""
+
+
+def contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """From now on a SystemExit in a task of a plugin (`asyncio.gather(…)`) ends that task, not the loop."""
+
+    def factory(
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **more: Any,  # noqa: ANN401 - name, context and what later Pythons add
+    ) -> asyncio.Task[Any]:
+        if _FENCED.get() and inspect.iscoroutine(work):
+            work = _contained(work)
+        return asyncio.Task(work, loop=loop, **more)
+
+    loop.set_task_factory(factory)
+
+
+async def _contained(work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Contained(describe(error)).with_traceback(error.__traceback__) from None
+
+
+class Contained(Exception):
+    """Plugin code raised, in a task or thread, what no coroutine may raise: SystemExit, StopIteration, …"""
+
+
 async def _guarded(call: Callable[[], Any]) -> Result:
     """BaseException is caught inside the code's own task: a SystemExit that reaches the loop would end the bot."""
+    _FENCED.set(True)
     try:
         value = call()
         while inspect.isawaitable(value):  # twice when a plain wrapper hid a coroutine function from its caller
@@ -147,8 +193,4 @@ async def in_thread(function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whate
         case Raised(Exception() as error) if not isinstance(error, StopIteration):
             raise error
         case Raised(error):
-            raise ThreadExit(describe(error)).with_traceback(error.__traceback__) from error
-
-
-class ThreadExit(Exception):
-    """A blocking function raised in its thread what no coroutine may raise: SystemExit, StopIteration, …"""
+            raise Contained(describe(error)).with_traceback(error.__traceback__) from error

@@ -16,7 +16,7 @@ from kernel.errors import PluginFault
 from kernel.fence import Fence, Late, Raised, Returned, describe, place_of
 from kernel.health import HealthRegistry
 from kernel.output import Output
-from kernel.plugin import Handle, Plugin
+from kernel.plugin import Handle, Plugin, Setup
 from kernel.ports import Channel, Clock, Gateway
 from kernel.rulebook import Rulebook
 from kernel.stages import Stages
@@ -124,7 +124,7 @@ class PluginHost:
         try:
             loaded = self._build(path)
         except PluginFault as fault:
-            self._failed(path.stem, fault)
+            self._failed(path.stem, path, fault)
             return False
         return await self._install(loaded)
 
@@ -167,7 +167,7 @@ class PluginHost:
         generation = self._generations[path.stem] = self._generations.get(path.stem, 0) + 1
         name = f"plugins.{path.stem}__g{generation}"
         module = import_by_path(path, name)
-        plugins = [value for value in vars(module).values() if isinstance(value, Plugin)]
+        plugins = list({id(value): value for value in vars(module).values() if isinstance(value, Plugin)}.values())
         if len(plugins) != 1:
             raise PluginFault(f"a plugin module needs exactly one Plugin, this one has {len(plugins)}", str(path))
         return Loaded(plugins[0], path, name)
@@ -193,7 +193,7 @@ class PluginHost:
             services.health.register(plugin.name, self._tools_of(plugin), reloads=plugin.reloads)
         except PluginFault as fault:
             await self._remove(loaded)
-            self._failed(plugin.name, fault)
+            self._failed(plugin.name, loaded.path, fault)
             return False
         return True
 
@@ -202,14 +202,14 @@ class PluginHost:
 
     async def _set_up(self, loaded: Loaded, handle: Handle) -> None:
         for setup in loaded.plugin.setups:
-            generator = setup(handle)
-            match await self._services.fence.run(partial(anext, generator), SETUP_SECONDS):
+            begun: list[AsyncGenerator[None, None]] = []
+            match await self._services.fence.run(partial(_begin, setup, handle, begun), SETUP_SECONDS):
                 case Raised() as raised:
                     raise PluginFault(f"set-up: {raised.summary}", raised.where)
                 case Late(seconds):
                     raise PluginFault(f"set-up: not done after {seconds:g} s", where_of(setup))
                 case Returned():
-                    loaded.running.append(generator)
+                    loaded.running += begun
 
     async def _remove(self, loaded: Loaded) -> None:
         """Undo, backwards: tear-downs, tasks, registrations."""
@@ -226,19 +226,30 @@ class PluginHost:
         if self._loaded.get(loaded.plugin.name) is loaded:
             del self._loaded[loaded.plugin.name]
 
-    def _failed(self, name: str, fault: PluginFault) -> None:
+    def _failed(self, name: str, path: Path, fault: PluginFault) -> None:
+        """A stranger of the same name must not cost the healthy plugin its health."""
+        owner = self._loaded.get(name)
+        if owner is not None and owner.path != path:
+            name = f"{name} ({path})"
         log.error("plugin %s was not loaded: %s", name, fault)
         self._services.health.load_failed(name, fault.reason, fault.where)
 
 
+async def _begin(setup: Setup, handle: Handle, begun: list[AsyncGenerator[None, None]]) -> None:
+    """Run a set-up to its `yield`."""
+    generator = setup(handle)
+    begun.append(generator)
+    await anext(generator)
+
+
 def find(folders: Iterable[Path]) -> list[Path]:
-    """Plugin files and folders, sorted; names that begin with `_` or `.` are not plugins."""
+    """Plugin files and folders, sorted; names that begin with `_` or `.` are not plugins, nor are tests."""
     found: list[Path] = []
     for folder in folders:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             single = path.suffix == ".py"
             package = path.is_dir() and (path / "__init__.py").is_file()
-            if (single or package) and not path.name.startswith(("_", ".")):
+            if (single or package) and not path.name.startswith(("_", ".", "test_", "conftest.")):
                 found.append(path)
     return found
 

@@ -1,9 +1,9 @@
 """What one turn may use up: pure counters. A limit reached is an outcome, not an exception."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pprint import saferepr
 from typing import Any
 
 from kernel.conversation import Duplicate, Outcome, RateLimited
@@ -41,10 +41,10 @@ class Tally:
         return True
 
     def admit(self, tool: Tool, arguments: Mapping[str, Any]) -> Outcome | None:
-        """Count a call; the outcome when it may not run."""
+        """Count a call, by its arguments as the model wrote them; the outcome when it may not run."""
         if self.closing:
             return RateLimited(f"{self.limits.steps} steps in this turn are used up; answer now, without tools")
-        key = f"{tool.name} {saferepr(dict(arguments))}"  # sorts keys of any type, where JSON would raise
+        key = f"{tool.name} {json.dumps(arguments, sort_keys=True)}"
         if self.calls[key] >= self.limits.same_call:
             return Duplicate(self.calls[key])
         if tool.risk is Risk.SEND:

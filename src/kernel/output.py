@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from kernel.conversation import Cancelled, Ending, Exchange, Failed, Ok, Outcome, ToolCall, Turn, Unconfirmed
 from kernel.errors import PluginFault
-from kernel.executor import Run
+from kernel.executor import Run, same_scene
 from kernel.ports import CallSettled, Channel, Clock, Delivery, NotSent, ReplyOpened, SendUnknown, Sent
 from kernel.source import At, Part, Reply, Scene, SceneKind, Source, Text
 from kernel.stages import Outgoing, Stages
@@ -126,15 +126,20 @@ def _arguments(carries: frozenset[str]) -> type[BaseModel]:
         "text": (str, Field(min_length=1, description="Plain text.")),
         "to": (
             str,
-            Field("", pattern=r"^((group|private):\d{1,20})?$", description="Another chat: group:ID, private:ID."),
+            Field(
+                "", pattern=r"^((group|private):[1-9][0-9]{0,19})?$", description="Another chat: group:ID, private:ID."
+            ),
         ),
     }
     if "at" in carries:
         # Digits only: `all` is another power than mentioning one person.
-        user = Annotated[str, Field(pattern=r"^\d{1,20}$")]
+        user = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,19}$")]
         fields["at"] = (list[user], Field([], description="User ids to mention before the text."))
     if "reply" in carries:
-        fields["reply_to"] = (str, Field("", description="The id of a message to quote."))
+        fields["reply_to"] = (
+            str,
+            Field("", pattern=r"^(-?[0-9]{1,20})?$", description="The id of a message to quote."),
+        )
     return create_model("output_send", __config__=ConfigDict(extra="forbid"), **fields)
 
 
@@ -161,10 +166,12 @@ def outcome_of(delivery: Delivery) -> Outcome:
 def already_sent(turn: Turn, text: str) -> bool:
     """Whether a tool sent this very text to the chat that asked, in this turn (white space aside)."""
     wanted = "".join(text.split())
+    scene = turn.source.scene
     for step in turn.steps:
         for exchange in step.exchanges:
             arguments = exchange.call.arguments or {}
-            here = exchange.call.name.startswith("output_send__") and not arguments.get("to")
+            to = str(arguments.get("to") or scene)
+            here = exchange.call.name.startswith("output_send__") and same_scene(to, scene)
             said = "".join(str(arguments.get("text", "")).split())
             if here and said == wanted and isinstance(exchange.outcome, Ok | Unconfirmed):
                 return True

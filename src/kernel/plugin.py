@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, overload
 from kernel.errors import PluginFault
 from kernel.ports import Channel, Clock, Gateway
 from kernel.stages import Hook, Stage
-from kernel.tools import Risk, Tool, tool_from, where_of
+from kernel.tools import NAME, Risk, Tool, tool_from, where_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,6 +48,8 @@ class Plugin:
     """
 
     def __init__(self, name: str, *, reloads: bool = True) -> None:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise PluginFault(f"plugin name {name!r} must match [A-Za-z0-9_-]{{1,64}}")
         self.name = name
         self.reloads = reloads
         self.tools: list[Tool] = []
@@ -102,6 +104,8 @@ class Plugin:
         """Hook into a stage of every turn; `own=True`: only for calls of its own tools. Raises PluginFault."""
 
         def register(function: Function) -> Function:
+            if not callable(function):
+                raise PluginFault(f"{function!r} is not a function, so it cannot be a hook")
             where = where_of(function)
             try:
                 name = Stage(stage)

@@ -293,6 +293,14 @@ class Ledger(Protocol):
     async def close(self) -> None: ...
 
 
+class Blobs(Protocol):
+    """Files by content: what is too large for the record, or no text."""
+
+    async def keep(self, data: bytes, suffix: str) -> str:
+        """Write it once, however often it comes; where it is, seen from the data folder. Raises LedgerFault."""
+        ...
+
+
 # -- dispatch: who runs which chat ---------------------------------------------------------------------------
 
 

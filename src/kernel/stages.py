@@ -4,14 +4,15 @@ Hooks of one stage run in declared order, each seeing the former's value. They r
 `Respond`, a new Outcome); none of these can drop a result. None changes nothing.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from kernel.conversation import Ending, Outcome, ToolCall, text_of
-from kernel.fence import Fence, Late, Raised, Returned
+from kernel.conversation import Ending, Outcome, ToolCall, is_sound
+from kernel.fence import Fence, Late, Raised, Returned, in_thread
 from kernel.source import Source
 
 
@@ -230,7 +231,7 @@ class Stages:
             if hook.own and hook.plugin != owner:
                 continue
             result = await self._run(hook, seen)
-            if isinstance(result, Outcome) and isinstance(text_of(result), str):
+            if isinstance(result, Outcome) and is_sound(result):
                 seen = replace(seen, outcome=result)
             else:
                 self._expect_none(hook, result)
@@ -253,7 +254,10 @@ class Stages:
         return [hook for hook in self._hooks[stage] if not self._resting(hook.plugin)]
 
     async def _run(self, hook: Hook, seen: object) -> object:
-        match await self._fence.run(partial(hook.function, seen), self._seconds):
+        call = partial(hook.function, seen)
+        if not inspect.iscoroutinefunction(hook.function):
+            call = partial(in_thread, call)  # a blocking hook must not stop every chat, nor outlive its deadline
+        match await self._fence.run(call, self._seconds):
             case Returned(value):
                 return value
             case Raised() as raised:

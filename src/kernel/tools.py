@@ -2,8 +2,9 @@
 
 import inspect
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
@@ -18,6 +19,12 @@ from kernel.source import ConversationId, Source
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every server takes as a function name; one bad name makes it refuse the whole request."""
+
+MAX_DEPTH = 64
+"""Levels of lists and objects in a call's arguments."""
+
+MAX_PLACE = 100
+"""Characters of an argument's name in a complaint: the model may have invented it."""
 
 MAX_COMPLAINTS = 8
 """Of one call's arguments; a list of a thousand wrong items is one mistake."""
@@ -83,6 +90,8 @@ class Tool:
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them. Raises ValueError with one line for each thing wrong."""
+        if _deeper_than(MAX_DEPTH, raw):
+            raise ValueError(f"they are nested more than {MAX_DEPTH} levels deep")
         try:
             model = self.arguments.model_validate(dict(raw))
         except ValidationError as error:
@@ -90,11 +99,27 @@ class Tool:
         return {info.alias or name: getattr(model, name) for name, info in type(model).model_fields.items()}
 
 
+def _deeper_than(levels: int, value: object) -> bool:
+    """Level by level, so that depth costs no stack."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [inner for one in layer for inner in _inside(one)]
+        if not layer:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_COMPLAINTS]:
         place = ".".join(str(part) for part in item["loc"]) or "arguments"
-        lines.append(f"{place}: {item['msg']}")
+        lines.append(f"{place[:MAX_PLACE]}: {item['msg']}")
     more = error.error_count() - len(lines)
     return "; ".join([*lines, f"and {more} more"] if more else lines)
 
@@ -107,7 +132,12 @@ def where_of(function: Callable[..., Any]) -> str:
 
 def tool_from(function: Callable[..., Any], *, plugin: str, name: str | None = None, **traits: Any) -> Tool:  # noqa: ANN401
     """Build a tool from a function. Raises PluginFault (file:line) for what a server or a reader would trip on."""
+    if not callable(function):
+        raise PluginFault(f"{function!r} is not a function, so it cannot be a tool")
     where = where_of(function)
+    timeout = traits.get("timeout")
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
+        raise PluginFault(f"timeout {timeout!r} is not a number of seconds above 0", where)
     name = name or str(getattr(function, "__name__", ""))
     if not NAME.fullmatch(name):
         raise PluginFault(f"tool name {name!r} must match [A-Za-z0-9_-]{{1,64}}", where)

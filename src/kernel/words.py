@@ -11,10 +11,10 @@ PERSONA = """你是 QQ 里的聊天助手。回答简短、自然，用对方的
 CLOSING = "本轮的步数已用完。不要再调用工具，用一句话把已经知道的告诉对方。"
 
 _MODEL = {
-    FaultKind.AUTH: "模型服务的密钥不对，已经记下来，请管理员检查设置。",
+    FaultKind.AUTH: "模型服务不认设置里的密钥，请管理员检查 QIWO_MODEL_KEY。",
     FaultKind.BILLING: "模型服务欠费或额度用完了，请管理员处理。",
     FaultKind.RATE_LIMIT: "模型服务现在太忙，请过一会儿再试。",
-    FaultKind.NOT_FOUND: "找不到设置里写的模型，请管理员检查模型名。",
+    FaultKind.NOT_FOUND: "模型服务的地址或模型名不对，请管理员检查 QIWO_MODEL_URL 和 QIWO_MODEL。",
     FaultKind.CONTEXT_LENGTH: "这次的内容太长，模型放不下。可以发 /reset 开始新的对话。",
     FaultKind.CONTENT_FILTER: "模型服务拒绝回答这条内容，换个说法试试。",
     FaultKind.UNSUPPORTED_IMAGE: "现在的模型看不了图片。",
@@ -22,7 +22,7 @@ _MODEL = {
     FaultKind.BAD_HISTORY: "对话记录没有被模型服务接受，这是程序的问题，已经记下来了。",
     FaultKind.BAD_REQUEST: "模型服务不接受这次请求，已经记下来了。",
     FaultKind.SERVER: "模型服务出错了，请稍后再试。",
-    FaultKind.CONNECTION: "连不上模型服务，请稍后再试。",
+    FaultKind.CONNECTION: "连不上模型服务。请稍后再试；一直这样的话，请管理员检查 QIWO_MODEL_URL 和网络。",
     FaultKind.TIMEOUT: "模型服务一直没有回答，请稍后再试。",
     FaultKind.TRUNCATED: "模型的回答断在了半路，请再说一次。",
 }
@@ -31,6 +31,10 @@ _MODEL = {
 def fault(kind: FaultKind, code: str) -> str:
     """What the chat is told when the model fails; the code finds the turn in the record."""
     return f"{_MODEL[kind]}（{code}）"
+
+
+def empty(code: str) -> str:
+    return f"模型两次都没有说话，换个说法再问问看。（{code}）"
 
 
 def too_long(code: str) -> str:

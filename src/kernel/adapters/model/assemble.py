@@ -22,6 +22,9 @@ _FINISHES = {
 
 _THOUGHTS = ("thinking", "reasoning")
 
+LONGEST = 16_000_000
+"""Bytes of one answer on the wire: a server that never stops must not fill the memory."""
+
 
 def arguments_of(raw: str) -> dict[str, Any] | None:
     """The arguments as an object. None for anything else, which then is never run; no arguments are `{}`."""
@@ -39,8 +42,15 @@ class _Call:
     def __init__(self, wire_id: str) -> None:
         self.wire_id = wire_id
         self.name = ""
-        self.raw = ""
         self.extra: Json = None
+        self._pieces: list[str] = []
+        self._length = 0
+
+    @property
+    def raw(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
 
     @property
     def whole(self) -> bool:
@@ -58,9 +68,12 @@ class _Call:
     def add(self, wire_id: str, name: str, raw: str) -> None:
         """Join a piece. Some servers repeat, or send all so far, instead of what is new."""
         self.wire_id = self.wire_id or wire_id
-        if not self.raw:
+        if not self._length:
             self.name = name if name.startswith(self.name) else self.name + name
-        self.raw = raw if raw.startswith(self.raw) else self.raw + raw
+        if len(raw) >= self._length and raw.startswith(self.raw):
+            self._pieces.clear()
+        self._pieces.append(raw)
+        self._length = sum(map(len, self._pieces)) if len(self._pieces) < 2 else self._length + len(raw)
 
     def requested(self, *, half: bool) -> RequestedCall:
         """`half`: the answer was cut off in it, so that even no arguments at all may be half of them."""
@@ -108,7 +121,8 @@ class Answer:
         self._reader = Reader()
         self._speech = Speech()
         self._calls = _Calls()
-        self._reasoning = ""
+        self._reasoning: list[str] = []
+        self._size = 0
         self._usage = Usage()
         self._answered = False
         self._streamed = False
@@ -121,6 +135,9 @@ class Answer:
         return self._finish != "" or self._reader.done
 
     def feed(self, data: bytes) -> list[Chunk]:
+        self._size += len(data)
+        if self._size > LONGEST:
+            raise fault(FaultKind.TRUNCATED, f"the answer is longer than {LONGEST} bytes")
         text = self._read(self._reader.feed(data))
         return [Chunk(text)] if text else []
 
@@ -161,7 +178,7 @@ class Answer:
         for call in [*objects(message.get("tool_calls")), *([legacy] if legacy else [])]:
             self._calls.add(call, alone=whole)
         thought = (_spoken(message.get(key)) for key in ("reasoning_content", "reasoning", "thinking"))
-        self._reasoning += next(filter(None, thought), "") + _thought(message.get("content"))
+        self._reasoning += [next(filter(None, thought), ""), _thought(message.get("content"))]
         self._refused = self._refused or bool(message.get("refusal"))
         return self._speech.feed(_spoken(message.get("content")))
 
@@ -189,7 +206,7 @@ class Answer:
             finish = "tool_calls"
         elif self._refused:
             finish = "content_filter"
-        thoughts = (mended(self._reasoning), *self._speech.thoughts)
+        thoughts = (mended("".join(self._reasoning)), *self._speech.thoughts)
         reasoning = "\n".join(filter(None, thoughts)) or None
         return Reply(self._speech.text.strip(), requested, finish, reasoning, self._usage)
 

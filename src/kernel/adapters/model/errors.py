@@ -141,7 +141,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return seconds
     try:
         return max(0.0, parsedate_to_datetime(said).timestamp() - now)
-    except ValueError:
+    except (ValueError, OverflowError):  # no date, or one that no calendar has
         return None
 
 

@@ -25,21 +25,25 @@ class Speech:
     """`feed` what the model says and show what comes back; `close` gives what was held back until then."""
 
     def __init__(self) -> None:
-        self.text = ""
         self.thoughts: list[str] = []
         self.markup: list[str] = []
+        self._shown: list[str] = []
+        self._inside: list[str] = []
         self._rest = ""
         self._open = ""
+
+    @property
+    def text(self) -> str:
+        """All that was shown."""
+        return "".join(self._shown)
 
     def feed(self, text: str) -> str:
         self._rest += text
         shown: list[str] = []
         while True:
             if self._open:
-                inside, closed, after = self._rest.partition(_BLOCKS[self._open])
-                if not closed:
+                if not self._through(_BLOCKS[self._open]):
                     break
-                self._file(inside, after)
             elif tag := _TAG.search(self._rest):
                 shown.append(self._show(tag.start()))
                 self._rest = self._rest[len(tag[0]) :]
@@ -47,7 +51,7 @@ class Speech:
                     self._open = tag[0]
                 elif tag[0] in _THOUGHTS.values():  # never opened: all of it until here was thought
                     self.thoughts.append(self.text.strip())
-                    self.text = ""
+                    self._shown.clear()
                     shown.clear()
             else:
                 shown.append(self._show(self._safe()))
@@ -61,6 +65,18 @@ class Speech:
         self._file(self._rest, "")
         return ""
 
+    def _through(self, end: str) -> bool:
+        """Read on in the open block, and out of it where it ends; what was read once is not looked at again."""
+        inside, closed, after = self._rest.partition(end)
+        if closed:
+            self._file(inside, after)
+            return True
+        keep = len(self._rest) - len(end) + 1
+        if keep > 0:
+            self._inside.append(self._rest[:keep])
+            self._rest = self._rest[keep:]
+        return False
+
     def _safe(self) -> int:
         """How much may be shown now: a tag or a surrogate pair may be starting at the end."""
         start = max(self._rest.rfind("<"), self._rest.rfind("["))
@@ -70,11 +86,14 @@ class Speech:
 
     def _show(self, count: int) -> str:
         piece, self._rest = mended(self._rest[:count]), self._rest[count:]
-        if not self.text:
+        if not self._shown:
             piece = piece.lstrip()
-        self.text += piece
+        if piece:
+            self._shown.append(piece)
         return piece
 
     def _file(self, inside: str, after: str) -> None:
-        (self.thoughts if self._open in _THOUGHTS else self.markup).append(mended(inside).strip())
+        whole = mended("".join([*self._inside, inside])).strip()
+        (self.thoughts if self._open in _THOUGHTS else self.markup).append(whole)
+        self._inside.clear()
         self._open, self._rest = "", after
