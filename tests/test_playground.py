@@ -279,7 +279,7 @@ def test_three_crashes_and_the_next_is_refused_with_the_seconds(page: Page) -> N
     assert (trouble["what"], trouble["chat"], trouble["state"]) == ("crash_now", "阿宁 的私聊", "熔断")
     assert trouble["open"] is True
     assert 20 <= trouble["seconds"] <= 33
-    assert "熔断：demo.crash_now，还有" in page.ask(FRIEND, "/status")
+    assert "熔断（只在这个聊天）：demo.crash_now，还有" in page.ask(FRIEND, "/status")
     assert "crash_now 崩溃了" in page.ask(OWNER, CRASH)
 
 

@@ -8,12 +8,13 @@ import pytest
 from tests.parts import message, started, texts
 
 from kernel.adapters.model.wire import Mended
+from kernel.errors import FaultKind, ModelFault
 from kernel.health import Row
 from kernel.ports import Reply
 from kernel.status import Status, status_text
 from kernel.testkit import ScriptedModel, settle
 
-WELL = Status(3725.0, "m", ("1000",), 2, Counter(answered=41), (), "", ())
+WELL = Status(3725.0, "m", ("1000",), 2, Counter(answered=41), (), "", "", ())
 
 
 def row(state: str, **changes: object) -> Row:
@@ -65,6 +66,8 @@ def test_another_chats_trouble_is_not_told_here() -> None:
     there = replace(WELL, health=(row("quarantined", chat="there"),))
     assert len(status_text(there, "here").splitlines()) == 2
     assert len(status_text(there, "there").splitlines()) == 3
+    assert "只在这个聊天" in status_text(there, "there")
+    assert "只在这个聊天" not in status_text(replace(WELL, health=(row("quarantined"),)), "there")
     many = replace(WELL, health=tuple(row("disabled", tool=f"t{number}") for number in range(9)))
     assert status_text(many, "here").splitlines()[-1] == "还有 4 项在休息"
 
@@ -72,6 +75,22 @@ def test_another_chats_trouble_is_not_told_here() -> None:
 def test_a_broken_policy_file_is_said() -> None:
     """Since nobody has a tool meanwhile."""
     assert "策略文件有错" in status_text(replace(WELL, policy_problem="policy.toml:3: x"), "here")
+
+
+def test_a_model_that_fails_is_said_until_it_answers() -> None:
+    """An operator who asks /status sees why nobody gets an answer, and what to check."""
+
+    async def play() -> list[str]:
+        parts = await started(ScriptedModel(ModelFault(FaultKind.AUTH, "401"), Reply("x")))
+        for text in ("one", "/status", "two", "/status"):
+            await parts.kernel.submit(message(text, key=f"{text} {len(parts.channel.posted)}"))
+            await settle()
+        await parts.kernel.stop()
+        return [said for said in texts(parts.channel) if said.startswith("企窝")]
+
+    failing, well = asyncio.run(play())
+    assert "⚠ 模型服务不认设置里的密钥，请管理员检查 QIWO_MODEL_KEY。" in failing.splitlines()
+    assert "⚠" not in well
 
 
 def test_a_mended_request_is_counted_named_and_shown() -> None:

@@ -66,3 +66,23 @@ def test_a_taken_port_is_named() -> None:
         port = other.getsockname()[1]
         line = refusal(BotProcess(ROOT, env={"PORT": str(port)}))
         assert f"port {port} on 127.0.0.1 cannot be used" in line
+
+
+def test_the_start_says_what_to_do_next() -> None:
+    """Which model answers and where NapCat has to connect; with no model, how to set one. No secret is printed."""
+    env = {
+        "QIWO_MODEL_URL": "http://127.0.0.1:9",
+        "QIWO_MODEL": "m-1",
+        "QIWO_MODEL_KEY": "sk-hidden",
+        "ONEBOT_ACCESS_TOKEN": "t-hidden",
+    }
+    with BotProcess(ROOT, env=env) as bot:
+        [line] = [line for line in bot.log.splitlines() if "已就绪" in line]
+        assert "模型 m-1；NapCat 的地址 ws://127.0.0.1:" in line
+        assert "/onebot/v11/ws" in line
+        assert "QIWO_PLAYGROUND=on" in line
+        assert "hidden" not in bot.log
+    with BotProcess(ROOT) as bot:
+        [line] = [line for line in bot.log.splitlines() if "已就绪" in line]
+        assert "演示模型" in line
+        assert "QIWO_MODEL_URL" in line

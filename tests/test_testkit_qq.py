@@ -408,7 +408,7 @@ def test_waiting_gives_each_message_once_and_by_chat() -> None:
             await bot.call("send_group_msg", group_id=GROUP, message="c")
             assert [sent.text for sent in await waiting] == ["a", "c"]
             assert [sent.text for sent in await qq.wait_sent()] == ["b"]
-            with pytest.raises(TimeoutError, match="1 wanted"):
+            with pytest.raises(TimeoutError, match="1 new ones wanted"):
                 await qq.wait_sent(timeout=0)
 
     asyncio.run(story())

@@ -160,6 +160,11 @@ class Agent:
         turn = run.turn.close(ending, reason)
         run.turn = replace(turn, weight=weigh(turn))
         run.claim.commit(TurnClosed(run.turn, self._clock.now()))
+        taken = self._clock.now() - turn.opened
+        steps, calls = len(turn.steps), len(turn.exchanges)
+        log.info(
+            "turn %s in %s: %s in %.1f s, %d steps, %d calls", turn.id, run.claim.chat, ending, taken, steps, calls
+        )
 
     async def after(self, run: Run) -> None:
         """Let the after_output hooks see how it ended."""

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel import commands
+from kernel import commands, words
 from kernel.adapters.embedded.blobs import FileBlobs
 from kernel.adapters.embedded.clock import SystemClock
 from kernel.adapters.embedded.dispatch import EmbeddedDispatch
@@ -163,6 +163,7 @@ class Kernel:
             counts=self._counts + graph.sessions.endings,
             mended_tools=self._mended.tools if self._mended else (),
             policy_problem=graph.rulebook.problem,
+            model_problem=words.fault(fault.kind) if (fault := graph.agent.last_fault) else "",
             health=graph.health.report(),
         )
 

@@ -437,10 +437,15 @@ def ensure_console_token(settings: Settings) -> Settings:
     return settings.model_copy(update={"console_token": SecretStr(secrets.token_urlsafe(24))})
 
 
-def napcat_line(settings: Settings) -> str:
-    """What to enter in NapCat. An open bind does not tell by which name NapCat reaches this machine."""
+def napcat_address(settings: Settings) -> str:
+    """Where NapCat has to connect. An open bind does not tell by which name NapCat reaches this machine."""
     address = ipaddress.ip_address(settings.host)
     numeric = f"[{address}]" if address.version == 6 else str(address)
     host = "主机" if address.is_unspecified else numeric
+    return f"ws://{host}:{settings.port}/onebot/v11/ws"
+
+
+def napcat_line(settings: Settings) -> str:
+    """What to enter in NapCat."""
     token = settings.onebot_access_token.get_secret_value() or "（留空）"
-    return f"「WebSocket 客户端」 地址 ws://{host}:{settings.port}/onebot/v11/ws Token {token}"
+    return f"「WebSocket 客户端」 地址 {napcat_address(settings)} Token {token}"

@@ -17,6 +17,8 @@ class Status:
     counts: Counter[str]
     mended_tools: tuple[str, ...]
     policy_problem: str
+    model_problem: str
+    """What the model failed with last, as a user is told it; empty since it last answered."""
     health: tuple[Row, ...]
 
 
@@ -37,6 +39,8 @@ def status_text(status: Status, chat: str) -> str:
     lines += resting[:MOST_LINES]
     if len(resting) > MOST_LINES:
         lines.append(f"还有 {len(resting) - MOST_LINES} 项在休息")
+    if status.model_problem:
+        lines.append(f"⚠ {status.model_problem}")
     if status.policy_problem:
         lines.append("⚠ 策略文件有错，改好之前只有命令可用（哪一行见日志）")
     if status.counts["pairing_mended"]:
@@ -48,12 +52,13 @@ def status_text(status: Status, chat: str) -> str:
 def _health_line(row: Row) -> str:
     """One line for what rests; nothing for what is well."""
     name = f"{row.plugin}.{row.tool}" if row.tool else row.plugin
+    where = "（只在这个聊天）" if row.chat else ""
     match row.state:
         case "quarantined":
-            return f"熔断：{name}，还有 {row.seconds:.0f} 秒（{row.error.partition(':')[0]}）"
+            return f"熔断{where}：{name}，还有 {row.seconds:.0f} 秒（{row.error.partition(':')[0]}）"
         case "reloading" | "half_open":
-            return f"恢复中：{name}"
+            return f"恢复中{where}：{name}"
         case "disabled":
-            return f"已停用：{name}"
+            return f"已停用{where}：{name}"
         case _:
             return ""

@@ -28,9 +28,9 @@ _MODEL = {
 }
 
 
-def fault(kind: FaultKind, code: str) -> str:
-    """What the chat is told when the model fails; the code finds the turn in the record."""
-    return f"{_MODEL[kind]}（{code}）"
+def fault(kind: FaultKind, code: str = "") -> str:
+    """What the model service failed with; the code is of the turn that it ended."""
+    return f"{_MODEL[kind]}（{code}）" if code else _MODEL[kind]
 
 
 def empty(code: str) -> str:

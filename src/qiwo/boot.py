@@ -22,7 +22,15 @@ from kernel.chats import Chats
 from kernel.console import pages, playground
 from kernel.console.access import Access, WithoutQuery
 from kernel.errors import ConfigError, LedgerFault
-from kernel.settings import Settings, ensure_console_token, ensure_data_dir, ensure_token, napcat_line
+from kernel.settings import (
+    UNNAMED,
+    Settings,
+    ensure_console_token,
+    ensure_data_dir,
+    ensure_token,
+    napcat_address,
+    napcat_line,
+)
 
 
 def load_settings() -> Settings:
@@ -89,6 +97,7 @@ def attach(driver: Driver, kernel: Kernel) -> None:
             os._exit(2)  # raising here, inside the server's start, would bury the sentence under a traceback
         chain_signals(kernel.close_door)
         settle_memory()
+        print(f"Qiwo: {ready_line(kernel.settings)}", file=sys.stderr, flush=True)
         if play is not None:
             chain_signals(play.close)
             play.start()
@@ -98,6 +107,14 @@ def attach(driver: Driver, kernel: Kernel) -> None:
         if play is not None:
             await play.stop()
         await kernel.stop()
+
+
+def ready_line(settings: Settings) -> str:
+    """What somebody who has just started it wants to know next."""
+    if settings.demo:
+        return "已就绪，演示模型在回答；接真的模型：设 QIWO_MODEL_URL、QIWO_MODEL_KEY、QIWO_MODEL（见 .env.example）"
+    page = "" if settings.playground_on else "；体验场已关，设 QIWO_PLAYGROUND=on 可以打开"
+    return f"已就绪，模型 {settings.model or UNNAMED}；NapCat 的地址 {napcat_address(settings)}{page}"
 
 
 def settle_memory() -> None:

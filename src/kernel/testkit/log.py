@@ -30,5 +30,7 @@ class Log(list[T]):
                 while len(found := [at for at, entry in self._fresh.items() if wanted(entry)]) < count:
                     await self._grown.wait()
         except TimeoutError:
-            raise TimeoutError(f"{count} wanted within {timeout:g} s; all there is: {list(self)}") from None
+            raise TimeoutError(
+                f"{count} new ones wanted within {timeout:g} s, {len(found)} came; all there is: {list(self)}"
+            ) from None
         return [self._fresh.pop(at) for at in found[:count]]
