@@ -39,7 +39,7 @@ def test_three_crashes_close_the_tool_for_the_very_next_call(play: Stage) -> Non
         assert re.search(r"boom is quarantined for (2\d|3[0-3]) more seconds", row.result)
     assert "boom" in tools_in(play.model.requests[0])
     assert "boom" not in tools_in(play.model.requests[-1])
-    assert re.search(r"熔断：trouble\.boom，还有 (2\d|3[0-3]) 秒", status)
+    assert re.search(r"熔断（只在这个聊天）：trouble\.boom，还有 (2\d|3[0-3]) 秒", status)
 
 
 def test_another_chat_still_uses_what_one_chat_crashed(play: Stage) -> None:

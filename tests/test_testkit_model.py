@@ -186,7 +186,7 @@ def test_each_entry_is_taken_once() -> None:
         assert await log.take(1, lambda number: number % 2 == 0) == [2]
         assert await log.take(3) == [1, 3, 4]
         assert log == [1, 2, 3, 4]
-        with pytest.raises(TimeoutError, match=r"1 wanted within 0 s; all there is: \[1, 2, 3, 4\]"):
+        with pytest.raises(TimeoutError, match=r"1 new ones wanted within 0 s, 0 came; all there is: \[1, 2, 3, 4\]"):
             await log.take(timeout=0)
 
     asyncio.run(story())

@@ -393,4 +393,4 @@ def same_scene(target: str, scene: Scene, named: str = "") -> bool:
 def _canonical(ident: str) -> str:
     """As a number, without a number's limits."""
     ident = ident.strip()
-    return (ident.lstrip("0") or "0") if ident.isascii() and ident.isdecimal() else ident
+    return (ident.lstrip("0") or "0") if ident.isdecimal() else ident
