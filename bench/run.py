@@ -130,6 +130,7 @@ def round_of(name: str, model: str, size: Size) -> dict[str, float]:
             "QIWO_MODEL": "m",
             "QIWO_DATA_DIR": f"{folder}/data",
             "QIWO_CONTEXT_TOKENS": "8000",
+            "QIWO_MERGE_WINDOW": "0",  # the floors do not wait for more words either
         }
         env = {"PORT": str(port), "HOST": "127.0.0.1", "MODEL_URL": model, **(ours if name == "qiwo" else {})}
         with process([str(ROOT / CONTESTANTS[name])], port, env, Path(folder)) as (one, start):
