@@ -14,6 +14,7 @@ from tests.parts import Parts, message, started, texts
 
 from kernel.conversation import Crashed, Exchange, Failed, Ok, Outcome, Unconfirmed, text_of
 from kernel.errors import ToolError
+from kernel.media import Media
 from kernel.plugin import Plugin
 from kernel.ports import Reply
 from kernel.source import Role, conversation_of
@@ -142,7 +143,9 @@ def test_values_are_told_as_text(tmp_path: Path, value: object, said: str) -> No
         (object, "cannot be written as JSON"),
         (lambda: {Spiteful: 1}, "TypeError"),
         (lambda: {1, 2}, "cannot be written as JSON"),
-        (lambda: b"bytes", "cannot be written as JSON"),
+        (lambda: [b"%d" % number for number in range(9)], "may hold 8 files"),
+        (lambda: b"x" * 20_000_001, "may hold 8 files of 20,000,000 bytes"),
+        (lambda: Media("no bytes"), "TypeError"),  # type: ignore[arg-type]
         (lambda: float("nan"), "ValueError"),
         (cycle, "ValueError"),
         (deep, "RecursionError"),

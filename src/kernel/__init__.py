@@ -2,6 +2,7 @@
 
 from kernel.conversation import Denied, Failed, Ok, Outcome, ToolCall
 from kernel.errors import PluginFault, ToolError
+from kernel.media import Media
 from kernel.plugin import Handle, Plugin
 from kernel.ports import Action, Channel, Clock, Delivery, Gateway, NotSent, SendUnknown, Sent
 from kernel.source import At, Image, Inbound, Other, Part, Reply, Role, Scene, SceneKind, Source, Text
@@ -26,6 +27,7 @@ __all__ = [
     "Image",
     "Inbound",
     "Input",
+    "Media",
     "NotSent",
     "Ok",
     "Other",

@@ -5,7 +5,7 @@ import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,10 @@ from kernel.fence import Fence, contain_tasks
 from kernel.health import Change, HealthRegistry
 from kernel.host import PluginHost, Services
 from kernel.limits import Limits
+from kernel.media import by_reference
 from kernel.output import Output
-from kernel.ports import Action, Clock, Delivery, Ledger, Model, Sender
+from kernel.ports import Action, Blobs, Clock, Delivery, Ledger, Model, Sender
+from kernel.retention import Retention
 from kernel.rulebook import Rulebook
 from kernel.session import Sessions
 from kernel.settings import UNNAMED, Settings
@@ -62,6 +64,7 @@ class Graph:
     """Everything that a started kernel is made of."""
 
     ledger: Ledger
+    blobs: Blobs
     rulebook: Rulebook
     health: HealthRegistry
     toolbox: Toolbox
@@ -118,6 +121,8 @@ class Kernel:
         self._own(self._tick(graph.health), "tick")
         await graph.host.start()  # first: a turn that an earlier process left open needs its tools
         self._own(graph.dispatch.serve(graph.sessions.drain), "dispatch")
+        retention = Retention(self.settings.keeping, graph.ledger, graph.blobs, self._clock, graph.sessions.forget)
+        self._own(retention.run(), "retention")
 
     async def submit(self, inbound: Inbound) -> None:
         """Take a message in and return at once. Commands bypass the queue; a line to nobody is dropped."""
@@ -132,6 +137,9 @@ class Kernel:
         running = [run.turn.source for run in graph.sessions.in_progress(chat)]
         heard = graph.attention.hear(inbound, running)
         if heard is not None:
+            heard, files = by_reference(heard)
+            if files:
+                self._own(self._keep(graph.blobs, files), "keep")
             await graph.dispatch.accept(chat, heard)
 
     def close_door(self) -> None:
@@ -194,7 +202,8 @@ class Kernel:
         stages = Stages(fence, settings.hook_timeout, fault=self._hook_failed, resting=self._resting)
         output = Output(stages, clock, mint)
         door = Door(toolbox, rulebook.current, health, stages)
-        executor = Executor(door, fence, clock, FileBlobs(settings.data_dir))
+        blobs = FileBlobs(settings.data_dir)
+        executor = Executor(door, fence, clock, blobs)
         waits = settings.waits
         tokens = settings.context_tokens
         agent = Agent(self._model, door, executor, output, clock, self._limits(), tokens, mint, steers=not waits.off)
@@ -206,6 +215,7 @@ class Kernel:
         hears = Attention(clock)
         return Graph(
             ledger=ledger,
+            blobs=blobs,
             rulebook=rulebook,
             health=health,
             toolbox=toolbox,
@@ -246,6 +256,15 @@ class Kernel:
         self._tasks.remove(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("%s broke: %s", task.get_name(), error, exc_info=error)
+
+    @staticmethod
+    async def _keep(blobs: Blobs, files: Mapping[str, bytes]) -> None:
+        """Beside the message, which must not lose its place in the order for them."""
+        for place, data in files.items():
+            try:
+                await blobs.keep(place, data)
+            except LedgerFault as fault:
+                log.error("a picture of a message is lost: %s", fault)
 
     async def _tick(self, health: HealthRegistry) -> None:
         while True:

@@ -29,7 +29,7 @@ from kernel.health import HealthRegistry, Permit, Refusal
 from kernel.limits import Tally
 from kernel.policy import Act, Decision, Policy
 from kernel.ports import Blobs, CallSettled, CallStarted, Claim, Clock
-from kernel.results import kept, outcome_of, trimmed
+from kernel.results import Told, kept, stored, told, trimmed
 from kernel.source import Scene, SceneKind, conversation_of
 from kernel.stages import After, Before, Refuse, Stages
 from kernel.toolbox import Toolbox
@@ -293,8 +293,10 @@ class Executor:
 
     async def _lane(self, run: Run, lane: Sequence[Admitted]) -> None:
         for one in lane:
-            outcome = await self._call(run, one)
+            result = await self._call(run, one)
+            outcome = result.outcome
             try:
+                outcome = await stored(result, self._blobs.keep)
                 seen = After(run.turn.source, one.tool.name, one.arguments, outcome)
                 outcome = await self._door.stages.after_toolcall(seen, one.tool.plugin)
                 outcome = await kept(outcome, self._blobs.keep)
@@ -303,29 +305,29 @@ class Executor:
                 if one.tool.taints:
                     run.turn = run.turn.taint()
 
-    async def _call(self, run: Run, one: Admitted) -> Outcome:
+    async def _call(self, run: Run, one: Admitted) -> Told:
         try:
             run.claim.check()
         except ClaimLost:  # the next commit says so too; here it must not become an effect
-            return Cancelled("another host runs this chat now")
+            return Told(Cancelled("another host runs this chat now"))
         run.begun.add(one.exchange.call.id)
         deadline = self._deadline(run, one.tool)
         match await self._fence.run(partial(self._invoke, run, one), deadline):
-            case Returned(outcome):
+            case Returned(result):
                 one.permit.succeeded()
-                return cast("Outcome", outcome)
+                return cast("Told", result)
             case Raised(ToolError() as error):
                 one.permit.tool_error()
                 said = attempt(partial(str, error))
-                return Failed(str(said.value) if isinstance(said, Returned) else type(error).__name__)
+                return Told(Failed(str(said.value) if isinstance(said, Returned) else type(error).__name__))
             case Raised(error, where):
                 one.permit.crashed(describe(error), where)
-                return Crashed(describe(error), where)
+                return Told(Crashed(describe(error), where))
             case Late(seconds, stuck):
                 one.permit.crashed(f"no answer within {seconds:g} s", one.tool.where, fatal=stuck)
-                return TimedOut(seconds)
+                return Told(TimedOut(seconds))
 
-    async def _invoke(self, run: Run, one: Admitted) -> Outcome:
+    async def _invoke(self, run: Run, one: Admitted) -> Told:
         """The call and the reading of its result: both are the plugin's code."""
         arguments = dict(one.arguments)
         if one.tool.context_name is not None:
@@ -334,7 +336,7 @@ class Executor:
         value = call() if inspect.iscoroutinefunction(one.tool.function) else in_thread(call)
         while inspect.isawaitable(value):  # twice when a plain wrapper hid a coroutine function from its caller
             value = await value
-        return outcome_of(value)
+        return told(value)
 
     # -- what a tool may know --------------------------------------------------------------------------------
 

@@ -290,14 +290,31 @@ class Ledger(Protocol):
         """What `Dispatch.at` still owes, soonest first."""
         ...
 
+    async def forget(self, before: float) -> int:
+        """Delete turns that closed before that wall time, with all that is theirs; how many.
+
+        A part at a time, the oldest first: there may be more until it returns 0.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 
 class Blobs(Protocol):
     """Files by content: what is too large for the record, or no text."""
 
-    async def keep(self, data: bytes, suffix: str) -> str:
-        """Write it once, however often it comes; where it is, seen from the data folder. Raises LedgerFault."""
+    async def keep(self, place: str, data: bytes) -> None:
+        """Write it where its content belongs (`kernel.media.place_of`), once, however often it comes.
+
+        Raises LedgerFault.
+        """
+        ...
+
+    async def clear(self, before: float, most: int) -> int:
+        """Delete what was last kept before that wall time, and the oldest until no more than `most` bytes are left.
+
+        Returns how many files went. Raises LedgerFault.
+        """
         ...
 
 

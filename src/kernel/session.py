@@ -88,6 +88,10 @@ class Sessions:
         self.keep(chat, past)
         return past
 
+    def forget(self) -> None:
+        """Turns have left the record: read again what is still there."""
+        self._past.clear()
+
     def keep(self, chat: ConversationId, past: Past) -> None:
         self._past[chat] = past
         self._past.move_to_end(chat)

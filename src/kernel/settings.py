@@ -31,6 +31,7 @@ from pydantic import (
 
 from kernel.errors import ConfigError
 from kernel.mailbox import Waits
+from kernel.retention import Keeping
 
 # -- values as people write them -----------------------------------------------------------------------------
 
@@ -252,6 +253,8 @@ class Settings(BaseModel):
         None, ge=0, le=60, allow_inf_nan=False, description="seconds from 0 to 60, such as 1.5; 0 merges nothing"
     )
     context_tokens: int = Field(8000, ge=1000, description="a whole number from 1000, such as 8000")
+    keep_days: int | None = Field(None, ge=1, description="a whole number of days above 0, such as 90")
+    files_mb: int = Field(2048, ge=1, description="a whole number of megabytes above 0, such as 2048")
     playground: Switch | None = Field(None, description="on or off")
     console_token: Secret = Field(SecretStr(""), description="a token of ASCII letters and digits, no spaces")
     warnings: tuple[str, ...] = Field((), alias="warnings")
@@ -282,6 +285,11 @@ class Settings(BaseModel):
     def waits(self) -> Waits:
         """How long to wait for more words of the same sender."""
         return Waits() if self.merge_window is None else Waits.all(self.merge_window)
+
+    @property
+    def keeping(self) -> Keeping:
+        """How long the record is kept, and how much room its files may take."""
+        return Keeping(self.keep_days, self.files_mb * 1_000_000)
 
     @property
     def playground_on(self) -> bool:

@@ -682,6 +682,80 @@ def test_an_old_record_that_misses_a_result_is_completed_once(play: Play, caplog
     assert said in ([], ["1 calls of closed turns had no result: each has one now (its outcome is unknown)"])
 
 
+def test_forgotten_turns_leave_with_all_that_is_theirs(play: Play) -> None:
+    """Steps, calls, messages that joined, inbox rows; what is younger, open or the newest stays whole."""
+
+    async def scene(shelf: Shelf) -> None:
+        ledger = shelf.ledger
+        for ident in ("old", "open", "new"):
+            record_turn(ledger, ident) if ident != "open" else None
+            if ident == "open":
+                ledger.append(Accepted(item("open key")))
+                ledger.append(TurnOpened(turn("open", "open key"), ("open key",)))
+        ledger.append(Accepted(item("waits")))
+        before = await transcript(ledger)
+        assert await ledger.forget(7.0) == 0  # both closed at 7
+        assert await transcript(ledger) == before
+        assert await ledger.forget(7.5) == 1
+        assert await transcript(ledger) == before[1:]
+        assert [one.turn.id for one in await ledger.unfinished()] == ["open"]
+        assert await keys(ledger) == ["waits"]
+        assert await ledger.seen(9) == ["open key", "new key", "waits"]
+        for table in ("calls", "steps", "joined"):
+            assert shelf.look(f"SELECT count(*) FROM {table} WHERE turn = 'old'") == [(0,)]
+        assert await ledger.forget(7.5) == 0  # the newest is what resets are counted by
+
+    play(scene)
+
+
+def test_a_message_that_joined_a_forgotten_turn_leaves_too(play: Play) -> None:
+    async def scene(shelf: Shelf) -> None:
+        now = turn("t", "a")
+        shelf.ledger.append(Accepted(item("a")), Accepted(item("b")))
+        shelf.ledger.append(TurnOpened(now, ("a",)), Steered("t", Joined(0, message("b"))))
+        shelf.ledger.append(TurnClosed(now.close(Ending.SILENT), 7.0))
+        record_turn(shelf.ledger, "newest")
+        assert await shelf.ledger.forget(8.0) == 1
+        assert await shelf.ledger.seen(9) == ["newest key"]
+
+    play(scene)
+
+
+def test_a_reset_holds_when_what_it_ended_is_forgotten(play: Play) -> None:
+    """The numbers by which resets know turns are not given out a second time."""
+
+    async def scene(shelf: Shelf) -> None:
+        ledger = shelf.ledger
+        record_turn(ledger, "a")
+        record_turn(ledger, "b")
+        ledger.append(Accepted(Item(CHAT, "r", Reset(ALICE, "r", 1.0))), ConversationReset(CHAT, "r", 8.0))
+        await ledger.forget(9.0)
+        assert await transcript(ledger) == []
+        record_turn(ledger, "c")
+        assert [one[0].id for one in await transcript(ledger)] == ["c"]
+        await ledger.forget(9.0)
+        record_turn(ledger, "d")
+        assert [one[0].id for one in await transcript(ledger)] == ["c", "d"]
+
+    play(scene)
+
+
+def test_forgetting_goes_part_by_part(play: Play) -> None:
+    """Nobody's message waits behind a year of old turns."""
+
+    async def scene(shelf: Shelf) -> None:
+        for number in range(450):
+            now = turn(f"t{number}", f"k{number}")
+            shelf.ledger.append(Accepted(item(f"k{number}")), TurnOpened(now, (f"k{number}",)))
+            shelf.ledger.append(TurnClosed(now.close(Ending.SILENT), 7.0))
+        gone = [await shelf.ledger.forget(8.0) for _ in range(4)]
+        assert sum(gone) == 449
+        assert gone[-1] == 0
+        assert max(gone) < 449
+
+    play(scene)
+
+
 def test_taint_is_only_ever_raised(play: Play) -> None:
     """A turn that began tainted ends tainted, whatever its end says."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernel.adapters.embedded import lock, queries, tables
+from kernel.adapters.embedded import lock, queries, retention, tables
 from kernel.adapters.embedded.database import Work, open_database, run_group
 from kernel.conversation import Transcript
 from kernel.errors import LedgerFault
@@ -58,6 +58,10 @@ class TableLedger:
     async def timers(self) -> Sequence[TimerSet]:
         found: Sequence[TimerSet] = await self._put(queries.read_timers)
         return found
+
+    async def forget(self, before: float) -> int:
+        gone: int = await self._put(partial(retention.forget, before=before))
+        return gone
 
     async def close(self) -> None:
         raise NotImplementedError
