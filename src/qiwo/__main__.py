@@ -1,11 +1,13 @@
-"""The command line: `qiwo` and `python -m qiwo`."""
+"""`qiwo` and `python -m qiwo`."""
 
 import sys
 
+from qiwo.cli import run
+
 
 def main() -> None:
-    """Nothing to run yet: the bot starts with `uv run bot.py`; the commands come with what they are about."""
-    sys.exit("Qiwo: start the bot with `uv run bot.py`.")
+    """Run the command that the arguments name."""
+    sys.exit(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":
