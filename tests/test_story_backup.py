@@ -45,6 +45,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (data / "secrets" / "onebot_token").write_text("s3cret")
         (data / "blobs" / "ab").mkdir(parents=True)
         (data / "blobs" / "ab" / "abcd.txt").write_text("long")
+        os.utime(data / "blobs" / "ab" / "abcd.txt", (1e9, 1e9))
         (place / "elsewhere.toml").write_text("# mine\n")
         (data / "policy.toml").symlink_to(place / "elsewhere.toml")
         assert qiwo(data, "backup", place / "plain.tar.gz")[0] == 0
@@ -101,13 +102,21 @@ def test_a_backup_overwrites_nothing(lived: Path) -> None:
     assert status == 1
     assert "exists already" in complained
     assert (lived / "plain.tar.gz").read_bytes() == before
-    assert qiwo(lived / "nowhere", "backup")[2].startswith("qiwo: ")
+
+
+@pytest.mark.parametrize("command", ["backup", "export"])
+def test_where_nothing_is_a_sentence_says_so(lived: Path, command: str) -> None:
+    status, _, complained = qiwo(lived / "nowhere", command)
+    assert status == 1
+    assert "start the bot once, or set QIWO_DATA_DIR" in complained
+    assert not (lived / "nowhere").exists()
 
 
 def test_a_restored_bot_goes_on(lived: Path, tmp_path: Path) -> None:
     """On a folder in which something else happened since: that is kept aside, the secrets stay."""
     data = tmp_path / "data"
     shutil.copytree(lived / "data", data)
+    os.utime(data / "blobs" / "ab" / "abcd.txt")
     with closing(sqlite3.connect(data / "qiwo.db")) as db, db:
         db.execute("UPDATE turns SET ending = 'failed'")
     (data / "qiwo.toml").write_text("# later\n")
@@ -121,6 +130,8 @@ def test_a_restored_bot_goes_on(lived: Path, tmp_path: Path) -> None:
         ["qiwo.db", "qiwo.db.lock", "blobs", "policy.toml", "secrets", aside.name]
     )
     assert (data / "secrets" / "onebot_token").read_text() == "s3cret"
+    kept, was = (folder / "blobs" / "ab" / "abcd.txt" for folder in (data, lived / "data"))
+    assert kept.stat().st_mtime == pytest.approx(was.stat().st_mtime, abs=1)  # by which it ages
     with stage(data=data) as play:
 
         async def scene() -> None:

@@ -19,6 +19,8 @@ def export(path: Path, chat: str = "") -> Iterator[str]:
 
     Times are in seconds since 1970; `arguments` is what the model wrote, `result` what it read.
     """
+    if not path.is_file():
+        raise LedgerFault(f"there is no record at {path}: start the bot once, or set QIWO_DATA_DIR")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             db.row_factory = sqlite3.Row
