@@ -59,6 +59,11 @@ class BotProcess:
         return f"ws://127.0.0.1:{self.port}/onebot/v11/ws"
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self._running().pid
+
+    @property
     def log(self) -> str:
         """What the process has printed so far, over all its starts."""
         return self._log.read_text(encoding="utf-8", errors="replace")
